@@ -1,0 +1,148 @@
+//! The boundary between the engine and whatever runs the model.
+//!
+//! A [`Backend`] knows token ids and sequence states; it knows no text and no wire format. The engine hands it
+//! [`Segment`]s, each a run of tokens of one sequence, and says what it [`Want`]s at their end. A decode step is a
+//! segment of one token, a prefill chunk a longer one; one call may hold both, so a backend can read its weights once
+//! for all of them.
+//!
+//! Sampling is part of the step because a GPU draws on the device: the engine describes the draw ([`Draw`]), the
+//! backend makes it. [`sample`] is the reference; the CPU backend calls it, others must equal it.
+
+mod plan;
+mod random;
+mod sampling;
+
+pub use plan::MemoryPlan;
+pub use random::uniform;
+pub use sampling::{Adjustment, Draw, Sample, Sampling, TokenLogprob, sample};
+
+/// What a backend runs and on what, for reports and for the engine's limits.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// For people: `cpu (avx2, 2 threads)`.
+    pub name: String,
+    /// Rows of the logits: the padded vocabulary.
+    pub logits: usize,
+    /// The longest sequence a state can hold, in tokens.
+    pub max_context: usize,
+    /// True if a sequence's results are the same bits however its prompt is cut into chunks, so that the engine may
+    /// cut where it likes; otherwise it must keep to uniform chunks.
+    pub chunk_invariant: bool,
+}
+
+/// What the caller wants at the end of a segment.
+#[derive(Clone, Copy, Debug)]
+pub enum Want<'a> {
+    /// Only the state moves on: a chunk of a prompt that is not the last.
+    Nothing,
+    /// A token drawn from the logits at the segment's last position.
+    Sample(Draw<'a>),
+    /// The raw logits of every position, row-major `[tokens, logits]`: for evaluation. The caller keeps segments
+    /// short; a row of the 35B is a megabyte.
+    Logits,
+}
+
+/// What came of a segment, in the form its [`Want`] asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Nothing was asked.
+    Nothing,
+    /// The drawn token.
+    Sample(Sample),
+    /// Row-major `[tokens, logits]`.
+    Logits(Vec<f32>),
+}
+
+/// A run of tokens of one sequence.
+pub struct Segment<'a, S> {
+    /// The sequence's state; the tokens are appended to it.
+    pub state: &'a mut S,
+    /// Never empty; every id is below [`Description::logits`].
+    pub tokens: &'a [u32],
+    /// What to give back.
+    pub want: Want<'a>,
+}
+
+/// Why a backend could not do what it was asked. None of these leaves another sequence's state changed.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The segment would pass the end of the context.
+    #[error("the sequence would hold {wanted} tokens, the context holds {limit}")]
+    ContextFull {
+        /// Tokens after the segment.
+        wanted: usize,
+        /// [`Description::max_context`].
+        limit: usize,
+    },
+    /// A token id has no row in the embedding.
+    #[error("token id {token} is outside the vocabulary of {logits}")]
+    UnknownToken {
+        /// The id.
+        token: u32,
+        /// Rows of the embedding.
+        logits: usize,
+    },
+    /// A segment without tokens.
+    #[error("a segment holds no tokens")]
+    EmptySegment,
+    /// A recurrent state holds no history: it goes back only to a snapshot or to the start.
+    #[error(
+        "the sequence holds {length} tokens and cannot be cut to {wanted}: a recurrent state only goes back to 0 or to a snapshot"
+    )]
+    CannotTruncate {
+        /// Tokens held.
+        length: usize,
+        /// Tokens asked for.
+        wanted: usize,
+    },
+    /// The device failed; the message is its own.
+    #[error("{0}")]
+    Device(String),
+}
+
+/// Runs the model over sequence states. One thread owns it.
+pub trait Backend: Send + 'static {
+    /// A sequence's KV pages, recurrent state and conv window. Dropping it frees them.
+    type State: Send + 'static;
+    /// A frozen copy of a state, cheap to clone; KV pages are shared with the states it came from and went to.
+    type Snapshot: Clone + Send + Sync + 'static;
+
+    /// What runs here.
+    fn description(&self) -> &Description;
+
+    /// An empty sequence.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] if memory is exhausted.
+    fn create(&mut self) -> Result<Self::State, BackendError>;
+
+    /// Tokens a state holds.
+    fn length(&self, state: &Self::State) -> usize;
+
+    /// Appends each segment's tokens to its state; outputs come in the segments' order.
+    ///
+    /// A sequence's output does not depend on what else is in the call. On an error no state has changed, unless it is
+    /// [`BackendError::Device`], after which the states of this call must be dropped.
+    ///
+    /// # Errors
+    /// As [`BackendError`] says.
+    fn forward(&mut self, segments: &mut [Segment<'_, Self::State>]) -> Result<Vec<Output>, BackendError>;
+
+    /// Freezes a state so that sequences can start from it.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] if memory is exhausted.
+    fn snapshot(&mut self, state: &Self::State) -> Result<Self::Snapshot, BackendError>;
+
+    /// A new sequence that goes on from a snapshot, with the bits the original would have.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] if memory is exhausted.
+    fn restore(&mut self, snapshot: &Self::Snapshot) -> Result<Self::State, BackendError>;
+
+    /// Cuts a state to `length` tokens where the architecture allows: to its own length (nothing happens) or to 0.
+    ///
+    /// # Errors
+    /// [`BackendError::CannotTruncate`] otherwise.
+    fn truncate(&mut self, state: &mut Self::State, length: usize) -> Result<(), BackendError>;
+}
