@@ -1,0 +1,226 @@
+//! What the handles and the engine's thread share: the queue, the stage of life, the counters.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::request::SubmitError;
+use crate::sequence::Job;
+use crate::{Event, Stats};
+
+/// Bounds of the advice to come again.
+const RETRY_AT_LEAST: Duration = Duration::from_secs(1);
+const RETRY_AT_MOST: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Takes requests.
+    Open,
+    /// Takes none, ends what it has.
+    Draining,
+    /// Breaks off what it has.
+    Aborting,
+    /// The thread has ended, as it was told to.
+    Ended,
+    /// The thread died, or never was.
+    Dead,
+}
+
+/// A queue that knows its bound and a place to wait for a change of anything.
+pub(crate) struct Inbox {
+    parallel: usize,
+    /// Requests that may run and wait, together.
+    capacity: usize,
+    shared: Mutex<Shared>,
+    changed: Condvar,
+}
+
+struct Shared {
+    stage: Stage,
+    queue: VecDeque<Job>,
+    running: usize,
+    /// Moving average of the time from a request's start to its end.
+    reply_time: Option<Duration>,
+    steps: u64,
+    prefilled_tokens: u64,
+    generated_tokens: u64,
+}
+
+/// What the engine's thread finds when it looks up between two steps.
+pub(crate) struct Turn {
+    /// Requests to start.
+    pub(crate) jobs: Vec<Job>,
+    /// Requests that still wait.
+    pub(crate) waiting: usize,
+    pub(crate) stage: Stage,
+}
+
+/// What a step did.
+#[derive(Default)]
+pub(crate) struct Progress {
+    pub(crate) prefilled_tokens: u64,
+    pub(crate) generated_tokens: u64,
+    /// From start to end, of each reply that ended.
+    pub(crate) reply_times: Vec<Duration>,
+}
+
+impl Inbox {
+    pub(crate) fn new(parallel: usize, queue: usize) -> Self {
+        let shared = Shared {
+            stage: Stage::Open,
+            queue: VecDeque::new(),
+            running: 0,
+            reply_time: None,
+            steps: 0,
+            prefilled_tokens: 0,
+            generated_tokens: 0,
+        };
+        let capacity = parallel.saturating_add(queue);
+        Self { parallel, capacity, shared: Mutex::new(shared), changed: Condvar::new() }
+    }
+
+    /// Nothing that can panic runs under the lock, so a poisoned one is as good as any.
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, job: Job) -> Result<(), SubmitError> {
+        let mut shared = self.lock();
+        match shared.stage {
+            Stage::Open => {}
+            Stage::Draining | Stage::Aborting | Stage::Ended => return Err(SubmitError::ShuttingDown),
+            Stage::Dead => return Err(SubmitError::EngineGone),
+        }
+        if shared.running + shared.queue.len() >= self.capacity {
+            shared.queue.retain(|job| !job.events.cancelled());
+        }
+        if shared.running + shared.queue.len() >= self.capacity {
+            return Err(SubmitError::QueueFull { retry_after: self.retry_after(&shared) });
+        }
+        shared.queue.push_back(job);
+        drop(shared);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// When the next of the running replies may end, and with it the wait of one in the queue.
+    fn retry_after(&self, shared: &Shared) -> Duration {
+        let mean = shared.reply_time.unwrap_or(RETRY_AT_LEAST);
+        (mean / u32::try_from(self.parallel).unwrap_or(u32::MAX)).clamp(RETRY_AT_LEAST, RETRY_AT_MOST)
+    }
+
+    /// Hands over what may start beside `running` sequences; without any it waits until there is something to do.
+    pub(crate) fn next(&self, running: usize) -> Turn {
+        let mut shared = self.lock();
+        loop {
+            shared.queue.retain(|job| !job.events.cancelled());
+            let free = if shared.stage == Stage::Aborting { 0 } else { self.parallel.saturating_sub(running) };
+            let starting = free.min(shared.queue.len());
+            let jobs: Vec<Job> = shared.queue.drain(..starting).collect();
+            shared.running = running + jobs.len();
+            if shared.running > 0 || shared.stage != Stage::Open {
+                return Turn { jobs, waiting: shared.queue.len(), stage: shared.stage };
+            }
+            shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Counts a step after which `running` sequences are left.
+    pub(crate) fn report(&self, running: usize, progress: &Progress) {
+        let mut shared = self.lock();
+        shared.running = running;
+        shared.steps += 1;
+        shared.prefilled_tokens += progress.prefilled_tokens;
+        shared.generated_tokens += progress.generated_tokens;
+        for &time in &progress.reply_times {
+            shared.reply_time = Some(shared.reply_time.map_or(time, |mean| (mean * 7 + time) / 8));
+        }
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let shared = self.lock();
+        Stats {
+            accepting: shared.stage == Stage::Open,
+            running: shared.running,
+            queued: shared.queue.len(),
+            steps: shared.steps,
+            prefilled_tokens: shared.prefilled_tokens,
+            generated_tokens: shared.generated_tokens,
+        }
+    }
+
+    pub(crate) fn drain(&self) {
+        self.advance(Stage::Draining, &[Stage::Open]);
+    }
+
+    pub(crate) fn abort(&self) {
+        self.advance(Stage::Aborting, &[Stage::Open, Stage::Draining]);
+    }
+
+    fn advance(&self, to: Stage, from: &[Stage]) {
+        let mut shared = self.lock();
+        if from.contains(&shared.stage) {
+            shared.stage = to;
+        }
+        drop(shared);
+        self.changed.notify_all();
+    }
+
+    /// False if `limit` passed first.
+    pub(crate) fn wait_until_gone(&self, limit: Option<Duration>) -> bool {
+        let here = |shared: &mut Shared| !matches!(shared.stage, Stage::Ended | Stage::Dead);
+        let shared = self.lock();
+        match limit {
+            None => {
+                drop(self.changed.wait_while(shared, here).unwrap_or_else(PoisonError::into_inner));
+                true
+            }
+            Some(limit) => {
+                let waited = self.changed.wait_timeout_while(shared, limit, here);
+                !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+            }
+        }
+    }
+
+    /// Nobody reads the queue any more: whoever waits in it is told.
+    fn close(&self, stage: Stage, message: &str) {
+        let mut shared = self.lock();
+        shared.stage = stage;
+        shared.running = 0;
+        let queue = std::mem::take(&mut shared.queue);
+        drop(shared);
+        self.changed.notify_all();
+        for job in queue {
+            job.events.send(Event::Failed(message.into()));
+        }
+    }
+}
+
+/// Held by the engine's thread. Dropped in a panic, it lets nobody wait for a thread that is gone.
+pub(crate) struct Alive {
+    inbox: Arc<Inbox>,
+    told: bool,
+}
+
+impl Alive {
+    pub(crate) fn new(inbox: Arc<Inbox>) -> Self {
+        Self { inbox, told: false }
+    }
+
+    pub(crate) fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    /// The thread ends because it was told to.
+    pub(crate) fn end(mut self) {
+        self.told = true;
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        let (stage, reason) =
+            if self.told { (Stage::Ended, SubmitError::ShuttingDown) } else { (Stage::Dead, SubmitError::EngineGone) };
+        self.inbox.close(stage, &reason.to_string());
+    }
+}

@@ -1,0 +1,167 @@
+//! Who gets what in a step, seen in the calls the backend received.
+
+use std::time::Duration;
+
+use lily_engine::{Options, Request, SubmitError};
+
+use crate::scripted::{Part, Script, assert_expected, complete, options, prompt};
+
+fn small_chunks() -> Options {
+    Options { prefill_chunk: 64, ..options() }
+}
+
+fn prefill_tokens(call: &[Part], lengths: impl Fn(u32) -> usize) -> usize {
+    call.iter().filter(|part| part.start < lengths(part.name)).map(|part| part.tokens).sum()
+}
+
+#[test]
+fn a_short_prompt_is_answered_while_a_long_one_is_read() {
+    let script = Script::held();
+    let engine = script.engine(small_chunks());
+    let long = Request::new(prompt(1, 3000), 2);
+    let long_reply = engine.submit(long.clone()).expect("valid");
+    script.call(1);
+    let short = Request::new(prompt(2, 100), 5);
+    let short_reply = engine.submit(short.clone()).expect("valid");
+    script.release();
+    assert_expected(&short, short_reply);
+    assert_expected(&long, long_reply);
+    let short_end = *script.calls_of(2).last().expect("it ran");
+    let long_first_token = script.calls_of(1).len() - 2;
+    assert!(short_end < script.calls_of(1)[long_first_token], "the short one waited for the long one");
+    // Shortest first: two chunks of the short prompt, and four more tokens.
+    assert!(short_end <= 8, "{short_end}");
+}
+
+#[test]
+fn a_stream_of_short_prompts_does_not_starve_a_long_one() {
+    let script = Script::held();
+    let engine = script.engine(Options { parallel: 2, queue: 1000, ..small_chunks() });
+    let long = engine.submit(Request::new(prompt(1, 1000), 1)).expect("valid");
+    script.call(1);
+    let short: Vec<_> = (0..500).map(|_| engine.submit(Request::new(prompt(2, 64), 1)).expect("valid")).collect();
+    script.release();
+    complete(long);
+    short.into_iter().for_each(|reply| drop(complete(reply)));
+    let long_calls = script.calls_of(1);
+    assert!(*long_calls.last().expect("it ran") < *script.calls_of(2).last().expect("it ran"), "starved");
+}
+
+#[test]
+fn generation_goes_on_in_every_step_of_a_long_prompt() {
+    let script = Script::held();
+    let engine = script.engine(small_chunks());
+    let lengths = |name| if name == 1 { 10 } else { 2000 };
+    let generating = Request::new(prompt(1, lengths(1)), 200);
+    let generating_reply = engine.submit(generating.clone()).expect("valid");
+    script.allow(1);
+    script.call(2);
+    let long = Request::new(prompt(2, lengths(2)), 1);
+    let long_reply = engine.submit(long.clone()).expect("valid");
+    script.release();
+    assert_expected(&long, long_reply);
+    assert_expected(&generating, generating_reply);
+    let calls = script.calls();
+    let tokens_of_first = calls.iter().flatten().filter(|part| part.name == 1 && part.start >= 10);
+    assert_eq!(tokens_of_first.clone().count(), 199);
+    assert!(tokens_of_first.clone().all(|part| part.tokens == 1));
+    // Every call from the second on held a token of the first while it had any left.
+    assert!((1..200).all(|index| calls[index].iter().any(|part| part.name == 1)));
+    assert!(calls.iter().all(|call| prefill_tokens(call, lengths) <= 64));
+    assert!(calls.iter().any(|call| call.len() == 2), "prompt and reply never shared a call");
+}
+
+#[test]
+fn places_are_given_in_order_of_arrival() {
+    let script = Script::held();
+    let engine = script.engine(Options { parallel: 2, ..options() });
+    let requests: Vec<Request> = (0..8).map(|name| Request::new(prompt(name, 10), 3 + name as usize % 3)).collect();
+    let replies: Vec<_> = requests.iter().map(|request| engine.submit(request.clone()).expect("valid")).collect();
+    script.release();
+    requests.iter().zip(replies).for_each(|(request, reply)| assert_expected(request, reply));
+    let first_calls: Vec<usize> = (0..8).map(|name| script.calls_of(name)[0]).collect();
+    assert!(first_calls.is_sorted(), "{first_calls:?}");
+    assert!(script.calls().iter().all(|call| call.len() <= 2));
+}
+
+#[test]
+fn the_queue_has_a_bound() {
+    let script = Script::held();
+    let engine = script.engine(Options { parallel: 2, queue: 3, ..options() });
+    let submit = || engine.submit(Request::new(prompt(1, 10), 3));
+    let mut replies: Vec<_> = (0..5).map(|_| submit().expect("there is room")).collect();
+    script.call(1);
+    let Err(SubmitError::QueueFull { retry_after }) = submit() else { panic!("no bound") };
+    assert!(retry_after >= Duration::from_secs(1));
+    // Whoever leaves the queue makes room at once.
+    drop(replies.pop());
+    replies.push(submit().expect("there is room"));
+    assert!(matches!(submit(), Err(SubmitError::QueueFull { .. })));
+    script.release();
+    replies.into_iter().for_each(|reply| drop(complete(reply)));
+    // A reply that has ended has left its place.
+    let again: Vec<_> = (0..5).map(|_| submit().expect("there is room")).collect();
+    again.into_iter().for_each(|reply| drop(complete(reply)));
+    assert_eq!(script.states(), 0);
+}
+
+#[test]
+fn without_a_queue_a_free_place_is_enough() {
+    let engine = Script::default().engine(Options { parallel: 1, queue: 0, ..options() });
+    for _ in 0..100 {
+        complete(engine.submit(Request::new(prompt(1, 10), 3)).expect("the place is free"));
+    }
+}
+
+#[test]
+fn a_backend_that_depends_on_chunks_gets_uniform_ones() {
+    let script = Script::held();
+    let engine = script.uniform_engine(small_chunks());
+    let lengths = [500, 70, 64, 200];
+    let requests: Vec<Request> =
+        lengths.iter().zip(0..).map(|(&length, name)| Request::new(prompt(name, length), 20)).collect();
+    let replies: Vec<_> = requests.iter().map(|request| engine.submit(request.clone()).expect("valid")).collect();
+    script.release();
+    requests.iter().zip(replies).for_each(|(request, reply)| assert_expected(request, reply));
+    let lengths = |name: u32| lengths[name as usize];
+    for call in script.calls() {
+        assert!(prefill_tokens(&call, lengths) <= 64);
+        for part in call.iter().filter(|part| part.start < lengths(part.name)) {
+            assert_eq!(part.start % 64, 0);
+            assert_eq!(part.tokens, 64.min(lengths(part.name) - part.start));
+        }
+    }
+}
+
+/// A token takes at least 2 ms here, so that no more than 125 fit in the 250 ms of a shared step, and no more than 500 in
+/// the second of a lone one.
+#[test]
+fn a_slow_backend_gets_small_chunks() {
+    let script = Script::with_delay(Duration::from_millis(2));
+    let engine = script.engine(Options { prefill_chunk: 4096, ..options() });
+    let first = engine.submit(Request::new(prompt(1, 700), 1)).expect("valid");
+    complete(first);
+    assert!(script.calls().iter().all(|call| call[0].tokens <= 500));
+    let before = script.calls().len();
+    let replies = [1, 2].map(|name| engine.submit(Request::new(prompt(name, 300), 2)).expect("valid"));
+    replies.into_iter().for_each(|reply| drop(complete(reply)));
+    let calls = script.calls();
+    let shared = calls[before..].iter().filter(|call| call.len() == 2);
+    assert!(shared.clone().count() > 0);
+    assert!(shared.clone().flatten().all(|part| part.tokens <= 125));
+}
+
+#[test]
+fn counts_are_true() {
+    let script = Script::held();
+    let engine = script.engine(Options { parallel: 1, ..options() });
+    let replies = [1, 2].map(|name| engine.submit(Request::new(prompt(name, 10), 3)).expect("valid"));
+    script.call(1);
+    let stats = engine.stats();
+    assert_eq!((stats.accepting, stats.running, stats.queued), (true, 1, 1));
+    script.release();
+    replies.into_iter().for_each(|reply| drop(complete(reply)));
+    let stats = engine.stats();
+    assert_eq!((stats.running, stats.queued), (0, 0));
+    assert_eq!((stats.prefilled_tokens, stats.generated_tokens, stats.steps), (20, 6, 6));
+}

@@ -1,0 +1,329 @@
+//! A backend whose logits are a hash of all tokens so far, and what tests need around it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use lily_backend::{Adjustment, Backend, BackendError, Description, Draw, Output, Sample, Segment, Want, sample};
+use lily_engine::{Engine, Event, FinishReason, Options, Penalties, Reply, Request, Usage};
+
+/// Ids from here on are padding. Their logits are the largest of all, so that a draw that does not spare them shows.
+pub(crate) const VOCABULARY: usize = 200;
+pub(crate) const LOGITS: usize = 208;
+pub(crate) const CONTEXT: usize = 4096;
+/// Ids from here on are never drawn, so that prompts can carry triggers.
+pub(crate) const TRIGGERS: u32 = 180;
+/// Segments with this token are refused; nothing changes.
+pub(crate) const REFUSED: u32 = 190;
+/// Segments with this token fail the device.
+pub(crate) const DEVICE: u32 = 191;
+/// Segments with this token make the call panic.
+pub(crate) const PANIC: u32 = 192;
+/// A state with this token panics when it is dropped.
+pub(crate) const PANIC_ON_DROP: u32 = 193;
+
+/// What a call held of one sequence, which its first prompt token names.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Part {
+    pub(crate) name: u32,
+    pub(crate) start: usize,
+    pub(crate) tokens: usize,
+}
+
+/// The test's view of a backend: a record of its calls, and a gate before each.
+#[derive(Clone, Default)]
+pub(crate) struct Script(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    inner: Mutex<Inner>,
+    changed: Condvar,
+    states: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Inner {
+    calls: Vec<Vec<Part>>,
+    held: bool,
+    permits: usize,
+    refuse_states: bool,
+    /// Time a token takes.
+    delay: Duration,
+}
+
+impl Script {
+    /// The gate is shut: calls are recorded, then wait for [`Script::allow`] or [`Script::release`].
+    pub(crate) fn held() -> Self {
+        let script = Self::default();
+        script.inner().held = true;
+        script
+    }
+
+    pub(crate) fn with_delay(delay: Duration) -> Self {
+        let script = Self::default();
+        script.inner().delay = delay;
+        script
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.inner.lock().expect("no panic under the lock")
+    }
+
+    /// Lets `calls` more calls pass.
+    pub(crate) fn allow(&self, calls: usize) {
+        self.inner().permits += calls;
+        self.0.changed.notify_all();
+    }
+
+    pub(crate) fn release(&self) {
+        self.inner().held = false;
+        self.0.changed.notify_all();
+    }
+
+    pub(crate) fn refuse_states(&self, refuse: bool) {
+        self.inner().refuse_states = refuse;
+    }
+
+    /// Waits until the `count`-th call, from 1, has begun, and returns what it holds.
+    pub(crate) fn call(&self, count: usize) -> Vec<Part> {
+        let waited = self.0.changed.wait_while(self.inner(), |inner| inner.calls.len() < count);
+        waited.expect("no panic under the lock").calls[count - 1].clone()
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Vec<Part>> {
+        self.inner().calls.clone()
+    }
+
+    /// Indices of the calls that held tokens of the sequence called `name`.
+    pub(crate) fn calls_of(&self, name: u32) -> Vec<usize> {
+        let calls = self.calls();
+        (0..calls.len()).filter(|&index| calls[index].iter().any(|part| part.name == name)).collect()
+    }
+
+    /// States that exist.
+    pub(crate) fn states(&self) -> usize {
+        self.0.states.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn engine(&self, options: Options) -> Engine {
+        Engine::start(ScriptedBackend::new(self.clone(), true), options)
+    }
+
+    pub(crate) fn uniform_engine(&self, options: Options) -> Engine {
+        Engine::start(ScriptedBackend::new(self.clone(), false), options)
+    }
+}
+
+pub(crate) struct ScriptedBackend {
+    script: Script,
+    description: Description,
+}
+
+pub(crate) struct State {
+    name: u32,
+    length: usize,
+    hash: u64,
+    panics: bool,
+    script: Script,
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        self.script.0.states.fetch_sub(1, Ordering::SeqCst);
+        assert!(!self.panics, "scripted: a state that panics when dropped");
+    }
+}
+
+impl ScriptedBackend {
+    fn new(script: Script, chunk_invariant: bool) -> Self {
+        let name = "scripted".into();
+        let description = Description { name, logits: LOGITS, max_context: CONTEXT, chunk_invariant };
+        Self { script, description }
+    }
+}
+
+impl Backend for ScriptedBackend {
+    type State = State;
+    type Snapshot = ();
+
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn create(&mut self) -> Result<State, BackendError> {
+        if self.script.inner().refuse_states {
+            return Err(BackendError::Device("scripted: no memory".into()));
+        }
+        self.script.0.states.fetch_add(1, Ordering::SeqCst);
+        Ok(State { name: 0, length: 0, hash: 0, panics: false, script: self.script.clone() })
+    }
+
+    fn length(&self, state: &State) -> usize {
+        state.length
+    }
+
+    fn forward(&mut self, segments: &mut [Segment<'_, State>]) -> Result<Vec<Output>, BackendError> {
+        let call: Vec<Part> = segments
+            .iter()
+            .map(|segment| Part {
+                name: if segment.state.length == 0 { segment.tokens[0] } else { segment.state.name },
+                start: segment.state.length,
+                tokens: segment.tokens.len(),
+            })
+            .collect();
+        let tokens: usize = call.iter().map(|part| part.tokens).sum();
+        let mut inner = self.script.inner();
+        inner.calls.push(call);
+        self.script.0.changed.notify_all();
+        let closed = |inner: &mut Inner| inner.held && inner.permits == 0;
+        let mut inner = self.script.0.changed.wait_while(inner, closed).expect("no panic under the lock");
+        inner.permits = inner.permits.saturating_sub(1);
+        let delay = inner.delay;
+        drop(inner);
+        std::thread::sleep(delay * tokens as u32);
+
+        for segment in segments.iter() {
+            let wanted = segment.state.length + segment.tokens.len();
+            assert!(!segment.tokens.contains(&PANIC), "scripted: a panic");
+            if segment.tokens.contains(&DEVICE) {
+                return Err(BackendError::Device("scripted: the device is lost".into()));
+            }
+            if segment.tokens.contains(&REFUSED) {
+                return Err(BackendError::UnknownToken { token: REFUSED, logits: LOGITS });
+            }
+            if wanted > CONTEXT {
+                return Err(BackendError::ContextFull { wanted, limit: CONTEXT });
+            }
+        }
+        let outputs = segments.iter_mut().map(|segment| {
+            let state = &mut *segment.state;
+            for &token in segment.tokens {
+                state.name = if state.length == 0 { token } else { state.name };
+                state.length += 1;
+                state.hash = mix(state.hash, token);
+                state.panics |= token == PANIC_ON_DROP;
+            }
+            Ok(match &segment.want {
+                Want::Nothing => Output::Nothing,
+                Want::Sample(draw) => Output::Sample(sample(&logits(state.hash), draw)?),
+                Want::Logits => unreachable!("the engine asks for no logits"),
+            })
+        });
+        outputs.collect()
+    }
+
+    fn snapshot(&mut self, _state: &State) -> Result<(), BackendError> {
+        unreachable!("the engine takes no snapshots")
+    }
+
+    fn restore(&mut self, _snapshot: &()) -> Result<State, BackendError> {
+        unreachable!("the engine takes no snapshots")
+    }
+
+    fn truncate(&mut self, _state: &mut State, _length: usize) -> Result<(), BackendError> {
+        unreachable!("the engine truncates nothing")
+    }
+}
+
+/// Steele, Lea and Flood's SplitMix64 finaliser.
+fn mix(hash: u64, token: u32) -> u64 {
+    let mut z = hash.wrapping_add(u64::from(token) + 1).wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+fn logits(hash: u64) -> Vec<f32> {
+    let of = |token: u32| match token {
+        0..TRIGGERS => (mix(hash, token) >> 40) as f32 / (1u64 << 22) as f32 - 2.0,
+        _ if (token as usize) < VOCABULARY => -1e9,
+        _ => 1e9,
+    };
+    (0..LOGITS as u32).map(of).collect()
+}
+
+/// What the engine should answer, by the definitions and without any of its bookkeeping.
+pub(crate) fn expected(request: &Request) -> (Vec<Sample>, FinishReason) {
+    let Penalties { presence, frequency, repetition } = request.penalties;
+    let mut hash = request.prompt.iter().fold(0, |hash, &token| mix(hash, token));
+    let mut samples: Vec<Sample> = Vec::new();
+    loop {
+        let mut counts: HashMap<u32, usize> = HashMap::new();
+        samples.iter().for_each(|sample| *counts.entry(sample.token).or_default() += 1);
+        let adjustments: Vec<Adjustment> = (0..VOCABULARY as u32)
+            .map(|token| {
+                let count = counts.get(&token).copied().unwrap_or(0);
+                let used = count > 0 || request.prompt.contains(&token);
+                let bias: f32 = request.logit_bias.iter().filter(|bias| bias.0 == token).map(|bias| bias.1).sum();
+                let presence = if count > 0 { presence } else { 0.0 };
+                let add = bias - presence - frequency * count as f32;
+                Adjustment { token, repetition: if used { repetition } else { 1.0 }, add }
+            })
+            .collect();
+        let draw = Draw {
+            vocabulary: VOCABULARY,
+            sampling: request.sampling,
+            seed: request.seed.unwrap_or(0),
+            counter: samples.len() as u64,
+            adjustments: &adjustments,
+            top_logprobs: request.top_logprobs,
+        };
+        let next = sample(&logits(hash), &draw).expect("finite");
+        if request.stop_tokens.contains(&next.token) {
+            return (samples, FinishReason::Stop);
+        }
+        hash = mix(hash, next.token);
+        samples.push(next);
+        if samples.len() == request.max_tokens || request.prompt.len() + samples.len() == CONTEXT {
+            return (samples, FinishReason::Length);
+        }
+    }
+}
+
+pub(crate) fn options() -> Options {
+    Options::new(VOCABULARY)
+}
+
+/// A prompt of ordinary tokens whose first one names it.
+pub(crate) fn prompt(name: u32, length: usize) -> Vec<u32> {
+    std::iter::once(name).chain((1..length).map(|index| (mix(u64::from(name), index as u32) % 150) as u32)).collect()
+}
+
+/// All events until the end, without the progress of the prompt.
+pub(crate) fn collect(mut reply: Reply) -> Vec<Event> {
+    let events = std::iter::from_fn(|| reply.blocking_recv());
+    events.filter(|event| !matches!(event, Event::Prefill { .. })).collect()
+}
+
+/// Tokens of the reply, and how it ended; panics if it failed.
+pub(crate) fn complete(reply: Reply) -> (Vec<Sample>, FinishReason, Usage) {
+    let mut samples = Vec::new();
+    for event in collect(reply) {
+        match event {
+            Event::Token(sample) => samples.push(sample),
+            Event::Finished { reason, usage } => return (samples, reason, usage),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("the reply has no end: {samples:?}");
+}
+
+/// Why a reply failed; panics if it did not.
+pub(crate) fn failure(reply: Reply) -> String {
+    match collect(reply).pop() {
+        Some(Event::Failed(message)) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The reply is what the definitions say.
+pub(crate) fn assert_expected(request: &Request, reply: Reply) {
+    let (samples, reason, usage) = complete(reply);
+    let (expected, expected_reason) = expected(request);
+    assert_eq!(samples, expected);
+    assert_eq!(reason, expected_reason);
+    let stop = usize::from(reason == FinishReason::Stop);
+    let prompt_tokens = request.prompt.len();
+    assert_eq!(usage, Usage { prompt_tokens, cached_tokens: 0, completion_tokens: samples.len() + stop });
+}
