@@ -1,0 +1,24 @@
+//! Text to tokens and back: everything between a chat request's messages and the model's token ids, and between the
+//! ids the model gives and the text a client sees. Knows no wire format and no model.
+//!
+//! Towards the model: [`ChatTemplate`] renders messages with the checkpoint's own Jinja template, [`Tokenizer`] turns
+//! the prompt into ids. Back from it: [`Detokenizer`] gives complete characters, [`StopStrings`] ends the text at the
+//! caller's stop strings, [`ReasoningSplitter`] tells reasoning from content. The last three work on a stream, and
+//! the way a text is cut into pushes never changes what comes out.
+
+mod detokenizer;
+mod json;
+mod messages;
+mod pretokenizer;
+mod python;
+mod reasoning;
+mod stop;
+mod template;
+pub mod tiktoken;
+mod tokenizer;
+
+pub use detokenizer::Detokenizer;
+pub use reasoning::{Piece, ReasoningSplitter, begins_in_reasoning};
+pub use stop::{EmptyStopString, StopStrings, Stopped};
+pub use template::{ChatTemplate, Prompt, TemplateError};
+pub use tokenizer::{Tokenizer, TokenizerError};

@@ -1,0 +1,200 @@
+//! Telling a reply's reasoning from its content while it streams.
+
+const OPEN: &str = "<think>";
+const CLOSE: &str = "</think>";
+
+/// A run of a reply's text, never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Between `<think>` and `</think>`.
+    Reasoning(String),
+    /// The answer.
+    Content(String),
+}
+
+/// Whether the reply to this rendered prompt begins inside reasoning: the template opened a think block and left it
+/// open, as Qwen's generation prompt `<|im_start|>assistant\n<think>\n` does.
+pub fn begins_in_reasoning(prompt: &str) -> bool {
+    prompt.trim_end_matches(is_newline).ends_with(OPEN)
+}
+
+/// Splits a reply's text, in pieces of any size, into reasoning and content.
+///
+/// - A reply that begins with `<think>` opens reasoning even where the prompt did not; `</think>` ends it. Later
+///   markers are content: what the model writes about its own markup is text.
+/// - Reasoning is given without newlines at its ends, content after reasoning without newlines at its beginning.
+///   Newlines inside are kept, so those that may yet be the end are held back until more text comes.
+/// - Without `</think>` everything is reasoning.
+///
+/// How the text is cut into pushes makes no difference to the pieces joined, and the time is linear in the text.
+#[derive(Clone, Debug)]
+pub struct ReasoningSplitter {
+    place: Place,
+    /// Newlines of [`Place::Start`] and [`Place::Reasoning`] that may have to be dropped.
+    newlines: String,
+    /// Bytes of the place's tag that the text so far ends with.
+    matched: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Nothing but newlines so far: `<think>` may follow. True if without it the text is reasoning.
+    Start(bool),
+    /// In reasoning; true once some of its text was given out, so that newlines count.
+    Reasoning(bool),
+    /// After `</think>`, before the first character that is no newline.
+    Gap,
+    Content,
+}
+
+impl ReasoningSplitter {
+    /// A splitter for a reply that begins inside reasoning or not; see [`begins_in_reasoning`].
+    pub fn new(begins_in_reasoning: bool) -> Self {
+        Self { place: Place::Start(begins_in_reasoning), newlines: String::new(), matched: 0 }
+    }
+
+    /// Takes the next piece of the reply; gives what is certain.
+    pub fn push(&mut self, text: &str) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            rest = match self.place {
+                Place::Start(in_reasoning) => self.start(in_reasoning, rest, &mut pieces),
+                Place::Reasoning(started) => self.reasoning(started, rest, &mut pieces),
+                Place::Gap => {
+                    let content = rest.trim_start_matches(is_newline);
+                    if !content.is_empty() {
+                        self.enter(Place::Content);
+                    }
+                    content
+                }
+                Place::Content => {
+                    give(&mut pieces, Piece::Content, &[rest]);
+                    ""
+                }
+            };
+        }
+        pieces
+    }
+
+    /// Ends the reply: gives what was held back and turned out to be text.
+    pub fn finish(&mut self) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        if let Place::Start(in_reasoning) = self.place {
+            self.leave_start(in_reasoning, &mut pieces);
+        }
+        if matches!(self.place, Place::Reasoning(_)) && self.matched > 0 {
+            self.give_reasoning(&CLOSE[..self.matched], &mut pieces);
+        }
+        self.newlines.clear();
+        self.matched = 0;
+        pieces
+    }
+
+    /// Takes up to one step of `text` at the reply's beginning; returns what is left of it.
+    fn start<'t>(&mut self, in_reasoning: bool, text: &'t str, pieces: &mut Vec<Piece>) -> &'t str {
+        if self.matched == 0 && text.starts_with(is_newline) {
+            return self.hold_newlines(text);
+        }
+        match self.advance(OPEN, text) {
+            Some(rest) => {
+                if self.matched == OPEN.len() {
+                    self.enter(Place::Reasoning(false));
+                }
+                rest
+            }
+            None => {
+                self.leave_start(in_reasoning, pieces);
+                text
+            }
+        }
+    }
+
+    /// The reply does not begin with a whole `<think>`: what was held is text of where the reply began.
+    fn leave_start(&mut self, in_reasoning: bool, pieces: &mut Vec<Piece>) {
+        let held = &OPEN[..self.matched];
+        if in_reasoning {
+            self.enter(Place::Reasoning(false));
+            // "<" may also begin "</think>".
+            let mut rest = held;
+            while !rest.is_empty() {
+                rest = self.reasoning(false, rest, pieces);
+            }
+        } else {
+            give(pieces, Piece::Content, &[&self.newlines, held]);
+            self.enter(Place::Content);
+        }
+    }
+
+    /// Takes one step of `text` inside reasoning; returns what is left of it.
+    fn reasoning<'t>(&mut self, started: bool, text: &'t str, pieces: &mut Vec<Piece>) -> &'t str {
+        if self.matched > 0 {
+            let Some(rest) = self.advance(CLOSE, text) else {
+                // "<" occurs only at the tag's beginning, so no other occurrence can begin inside what was held.
+                self.give_reasoning(&CLOSE[..self.matched], pieces);
+                self.matched = 0;
+                return text;
+            };
+            if self.matched == CLOSE.len() {
+                self.enter(Place::Gap);
+            }
+            return rest;
+        }
+        let plain = text.find(|c| c == '<' || is_newline(c)).unwrap_or(text.len());
+        if plain > 0 {
+            self.give_reasoning(&text[..plain], pieces);
+            &text[plain..]
+        } else if let Some(rest) = text.strip_prefix('<') {
+            self.matched = 1;
+            rest
+        } else if started {
+            self.hold_newlines(text)
+        } else {
+            text.trim_start_matches(is_newline)
+        }
+    }
+
+    fn give_reasoning(&mut self, text: &str, pieces: &mut Vec<Piece>) {
+        give(pieces, Piece::Reasoning, &[&self.newlines, text]);
+        self.newlines.clear();
+        self.place = Place::Reasoning(true);
+    }
+
+    fn enter(&mut self, place: Place) {
+        self.place = place;
+        self.newlines.clear();
+        self.matched = 0;
+    }
+
+    fn hold_newlines<'t>(&mut self, text: &'t str) -> &'t str {
+        let rest = text.trim_start_matches(is_newline);
+        self.newlines.push_str(&text[..text.len() - rest.len()]);
+        rest
+    }
+
+    /// Matches the next bytes of `tag`; none if `text` goes on differently. Returns what follows the matched bytes.
+    fn advance<'t>(&mut self, tag: &str, text: &'t str) -> Option<&'t str> {
+        let wanted = &tag.as_bytes()[self.matched..];
+        let same = wanted.iter().zip(text.as_bytes()).take_while(|(a, b)| a == b).count();
+        self.matched += same;
+        (same > 0).then(|| &text[same..])
+    }
+}
+
+fn is_newline(c: char) -> bool {
+    matches!(c, '\n' | '\r')
+}
+
+/// Appends the joined `parts` to the last piece if it is of the same kind, else as a new piece.
+fn give(pieces: &mut Vec<Piece>, kind: fn(String) -> Piece, parts: &[&str]) {
+    let text = parts.concat();
+    if text.is_empty() {
+        return;
+    }
+    match (pieces.last_mut(), kind(text)) {
+        (Some(Piece::Reasoning(last)), Piece::Reasoning(text)) | (Some(Piece::Content(last)), Piece::Content(text)) => {
+            last.push_str(&text);
+        }
+        (_, piece) => pieces.push(piece),
+    }
+}
