@@ -1,0 +1,95 @@
+//! The answer to a request, as one JSON or as a stream: what the endpoints have in common.
+
+use crate::error::ApiError;
+use crate::generate::Generation;
+use crate::params::Parameters;
+use crate::shared::{Shared, now};
+use crate::stream;
+use crate::text::Delta;
+use crate::usage::Usage;
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use futures_util::future::try_join_all;
+use lily_engine::{Engine, FinishReason};
+use serde_json::{Value, json};
+
+/// What surrounds the choices, in the answer or in each chunk of it.
+pub(crate) struct Answer {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+    engine: Engine,
+}
+
+impl Answer {
+    /// A new answer: `prefix` begins its id, `object` names its kind.
+    pub(crate) fn new(shared: &Shared, prefix: &str, object: &'static str) -> Self {
+        Self {
+            id: shared.id(prefix),
+            object,
+            created: now(),
+            model: shared.config.model_name.clone(),
+            engine: shared.engine.clone(),
+        }
+    }
+
+    /// What a client is told when the engine gave up on its reply.
+    pub(crate) fn failure(&self, message: String) -> ApiError {
+        if self.engine.stats().accepting { ApiError::internal(message) } else { ApiError::unavailable(message) }
+    }
+
+    pub(crate) fn with(&self, choices: Vec<Value>) -> Value {
+        json!({
+            "id": self.id,
+            "object": self.object,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": concat!("lily-", env!("CARGO_PKG_VERSION")),
+            "choices": choices,
+        })
+    }
+}
+
+/// How an endpoint writes a choice.
+pub(crate) trait Shape: Send + 'static {
+    /// The whole of choice `index`.
+    fn whole(&mut self, index: usize, text: Delta, reason: FinishReason) -> Value;
+    /// What opens choice `index` in a stream, before its first token.
+    fn opening(&mut self, index: usize) -> Option<Value>;
+    /// More text of choice `index` in a stream, in the order of the chunks that bear it.
+    fn more(&mut self, index: usize, delta: Delta) -> Vec<Value>;
+    /// The end of choice `index` in a stream.
+    fn end(&mut self, index: usize, reason: FinishReason) -> Value;
+}
+
+/// Runs the choices and answers with them.
+pub(crate) async fn answer(
+    choices: Vec<Generation>,
+    mut shape: impl Shape,
+    answer: Answer,
+    parameters: &Parameters,
+) -> Result<Response, ApiError> {
+    if parameters.stream {
+        return Ok(stream::respond(choices, shape, answer, parameters.include_usage));
+    }
+    let replies = try_join_all(choices.into_iter().map(Generation::complete)).await;
+    let replies = replies.map_err(|message| answer.failure(message))?;
+    let mut usage = Usage::default();
+    let mut written = Vec::with_capacity(replies.len());
+    for (index, (text, reason, spent)) in replies.into_iter().enumerate() {
+        usage += spent;
+        written.push(shape.whole(index, text, reason));
+    }
+    let mut body = answer.with(written);
+    body["usage"] = usage.to_json();
+    Ok(Json(body).into_response())
+}
+
+/// OpenAI's name of a reason.
+pub(crate) fn reason_name(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+    }
+}

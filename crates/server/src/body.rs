@@ -1,0 +1,100 @@
+//! Reading a request's body: within the size limit and within time, whoever sends it.
+
+use crate::error::ApiError;
+use crate::{Config, Timeouts};
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, header};
+use futures_util::StreamExt;
+use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
+
+/// Reads the whole body.
+///
+/// A body over the limit is read on, and thrown away, up to twice the limit, since most clients look at the answer only
+/// once they have sent everything; beyond that the connection is cut after the answer.
+pub(crate) async fn read(headers: &HeaderMap, body: Body, config: &Config) -> Result<Bytes, ApiError> {
+    let limit = config.body_limit;
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    // A client that asks first ("Expect: 100-continue") gets its answer before it sends anything.
+    if announced.is_some_and(|bytes: u64| {
+        bytes > 2 * limit as u64 || (bytes > limit as u64 && headers.contains_key(header::EXPECT))
+    }) {
+        return Err(ApiError::body_too_large(limit));
+    }
+    let Timeouts { body_progress, body_total, .. } = config.timeouts;
+    let end = Instant::now() + body_total;
+    let mut chunks = body.into_data_stream();
+    let mut received = Vec::with_capacity(announced.map_or(0, |bytes| bytes as usize).min(limit));
+    let mut count = 0;
+    loop {
+        let deadline = end.min(Instant::now() + body_progress);
+        let chunk = match timeout_at(deadline, chunks.next()).await {
+            Err(_elapsed) => return Err(ApiError::body_timeout()),
+            Ok(None) if count > limit => return Err(ApiError::body_too_large(limit)),
+            Ok(None) => return Ok(received.into()),
+            Ok(Some(Err(error))) => {
+                return Err(ApiError::request(format!("The request body could not be read: {error}.")));
+            }
+            Ok(Some(Ok(chunk))) => chunk,
+        };
+        count += chunk.len();
+        if count > 2 * limit {
+            return Err(ApiError::body_too_large(limit));
+        }
+        if count > limit {
+            received = Vec::new();
+        } else {
+            received.extend_from_slice(&chunk);
+        }
+    }
+}
+
+/// Reads the body as JSON, whatever its Content-Type says.
+pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
+    if values_at_most(body) > MOST_VALUES {
+        let message = format!("The request body is not taken: its JSON holds more than {MOST_VALUES} values.");
+        return Err(ApiError::request(message));
+    }
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::request(format!("The request body is not valid JSON: {error}.")))
+}
+
+/// JSON values one body may hold. A parsed value can take a hundred times the two bytes that it has in the body, so that
+/// without a bound 32 MiB of brackets would take gigabytes of memory.
+const MOST_VALUES: usize = 2_000_000;
+
+/// How many values a JSON text can hold: each but the first of an array or object follows a comma, that one a bracket.
+fn values_at_most(json: &[u8]) -> usize {
+    let (mut values, mut in_string, mut escaped) = (1, false, false);
+    for &byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' if !in_string => values += 1,
+            _ => {}
+        }
+    }
+    values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_VALUES, parse, values_at_most};
+
+    #[test]
+    fn values_are_counted_outside_of_strings() {
+        for (json, count) in
+            [("1", 1), ("[1]", 2), (r#"{"a,[": [1, 2, {"b\\": ",{\"["}]}"#, 6), (r#"{"a": "\",,,", "b": "\\"}"#, 3)]
+        {
+            assert_eq!(values_at_most(json.as_bytes()), count, "{json}");
+        }
+    }
+
+    #[test]
+    fn a_body_of_brackets_is_refused_before_it_takes_memory() {
+        let body = |count: usize| format!("[{}0]", "0,".repeat(count));
+        assert!(parse(body(MOST_VALUES).as_bytes()).is_err());
+        assert!(parse(body(1000).as_bytes()).is_ok());
+    }
+}

@@ -1,0 +1,103 @@
+//! `POST /v1/chat/completions`.
+
+use crate::answer::{Answer, answer};
+use crate::body;
+use crate::chat_shape::ChatShape;
+use crate::error::ApiError;
+use crate::fields::{self, Fields};
+use crate::generate::Counts;
+use crate::messages::{read_messages, read_tools};
+use crate::params::{MAX_TOP_LOGPROBS, Parameters};
+use crate::shared::Shared;
+use crate::submit::{Job, encode, submit};
+use axum::Extension;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use lily_chat::{Prompt, TemplateError, begins_in_reasoning};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+pub(crate) async fn handle(
+    State(shared): State<Arc<Shared>>,
+    Extension(counts): Extension<Arc<Counts>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (head, request_body) = request.into_parts();
+    let bytes = body::read(&head.headers, request_body, &shared.config).await?;
+    let job = shared.work(bytes.len(), move |shared| read(body::parse(&bytes)?, shared)).await?;
+    let choices = submit(&shared, &job, "messages", &counts)?;
+    let tokenizer = job.top_logprobs.map(|_| Arc::clone(&shared.tokenizer));
+    let kind = if job.parameters.stream { "chat.completion.chunk" } else { "chat.completion" };
+    answer(choices, ChatShape::new(tokenizer), Answer::new(&shared, "chatcmpl", kind), &job.parameters).await
+}
+
+/// From the JSON to the prompt's tokens.
+fn read(mut request: Value, shared: &Shared) -> Result<Job, ApiError> {
+    // The messages can be megabytes: they are moved out, not copied.
+    let messages = request.as_object_mut().and_then(|request| request.insert("messages".into(), Value::Null));
+    let fields = Fields::of(&request, "")?;
+    let parameters = Parameters::read(&fields, &shared.limits)?;
+    let top_logprobs = top_logprobs(&fields)?;
+    response_format(&fields)?;
+    let prompt = Prompt {
+        messages: match messages {
+            None | Some(Value::Null) => return Err(ApiError::parameter("messages", "'messages' is missing.")),
+            Some(messages) => read_messages(messages)?,
+        },
+        tools: read_tools(&fields)?,
+        add_generation_prompt: true,
+        kwargs: template_kwargs(&fields)?,
+    };
+    let text = shared.template.render(&prompt).map_err(template_error)?;
+    let tokens = encode(&shared.tokenizer, &shared.limits, &text, "messages")?;
+    Ok(Job { prompts: vec![tokens], parameters, top_logprobs, reasoning: Some(begins_in_reasoning(&text)) })
+}
+
+fn top_logprobs(request: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let wanted = request.boolean("logprobs")?.unwrap_or(false);
+    match request.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)? {
+        Some(1..) if !wanted => Err(ApiError::parameter("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")),
+        count => Ok(wanted.then_some(count.unwrap_or(0) as usize)),
+    }
+}
+
+fn response_format(request: &Fields<'_>) -> Result<(), ApiError> {
+    let Some(format) = request.object("response_format")? else { return Ok(()) };
+    match fields::string(format.required("type")?, &format.path("type"))? {
+        "text" => Ok(()),
+        kind => {
+            let message =
+                format!("'response_format.type' is {}; only \"text\" is supported yet.", fields::quoted(kind));
+            Err(ApiError::parameter("response_format.type", message))
+        }
+    }
+}
+
+/// What the template gets beyond messages and tools. The most particular way to say a thing wins.
+fn template_kwargs(request: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    let mut kwargs = Map::new();
+    if request.string("reasoning_effort")? == Some("none") {
+        kwargs.insert("enable_thinking".into(), false.into());
+    }
+    if let Some(thinking) = request.boolean("enable_thinking")? {
+        kwargs.insert("enable_thinking".into(), thinking.into());
+    }
+    if let Some(given) = request.object("chat_template_kwargs")? {
+        given.boolean("enable_thinking")?;
+        let given = given.entries().filter(|(_, value)| !value.is_null());
+        kwargs.extend(given.map(|(name, value)| (name.clone(), value.clone())));
+    }
+    Ok(kwargs)
+}
+
+fn template_error(error: TemplateError) -> ApiError {
+    let text = error.to_string();
+    match error {
+        TemplateError::Syntax(_) | TemplateError::Config(_) => ApiError::internal(text),
+        TemplateError::Raised(_) | TemplateError::Failed(_) => ApiError::parameter("messages", text),
+        TemplateError::Message { message, .. } => ApiError::parameter(format!("messages[{message}]"), text),
+        TemplateError::Arguments { message, call, .. } => {
+            ApiError::parameter(format!("messages[{message}].tool_calls[{call}].function.arguments"), text)
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What went wrong, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// An error as a client sees it: as a response of its own or, once a stream has begun, as an event in it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    message: String,
+    /// The way to the offending parameter: `messages[1].content[0].type`.
+    param: Option<String>,
+    code: Option<&'static str>,
+    retry_after: Option<Duration>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None, code: None, retry_after: None }
+    }
+
+    /// 400 for a parameter, named by the way to it.
+    pub(crate) fn parameter(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..Self::new(StatusCode::BAD_REQUEST, message) }
+    }
+
+    /// 400 for a request that is wrong as a whole.
+    pub(crate) fn request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// 400 for a prompt that the context cannot hold; `counted` says how many tokens it has, as far as that is known.
+    pub(crate) fn context_length(param: &str, counted: &str, limit: usize) -> Self {
+        let message = format!(
+            "The prompt holds {counted}; the context of this server holds {limit} tokens, and a reply needs at least one of \
+             them. Shorten the prompt or start the server with a larger --max-context."
+        );
+        Self { code: Some("context_length_exceeded"), ..Self::parameter(param, message) }
+    }
+
+    /// 404 for a path.
+    pub(crate) fn not_found(path: &str) -> Self {
+        Self { code: Some("not_found"), ..Self::new(StatusCode::NOT_FOUND, format!("There is nothing at {path}.")) }
+    }
+
+    /// 404 for a model.
+    pub(crate) fn unknown_model(asked: &str, served: &str) -> Self {
+        let message = format!("The model {asked:?} is not here; this server has {served:?}.");
+        Self { code: Some("model_not_found"), param: Some("model".into()), ..Self::new(StatusCode::NOT_FOUND, message) }
+    }
+
+    /// 405.
+    pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
+        let message = format!("{path} does not take {method}.");
+        Self { code: Some("method_not_allowed"), ..Self::new(StatusCode::METHOD_NOT_ALLOWED, message) }
+    }
+
+    /// 408.
+    pub(crate) fn body_timeout() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "The request body did not arrive in time.")
+    }
+
+    /// 413.
+    pub(crate) fn body_too_large(limit: usize) -> Self {
+        let message = format!("The request body is over this server's limit of {limit} bytes.");
+        Self { code: Some("body_too_large"), ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, message) }
+    }
+
+    /// 503 for a full queue.
+    pub(crate) fn queue_full(retry_after: Duration) -> Self {
+        Self {
+            retry_after: Some(retry_after),
+            code: Some("queue_full"),
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, "The queue is full; try again later.")
+        }
+    }
+
+    /// 503 while the server ends, or before the model answers.
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self { code: Some("unavailable"), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message) }
+    }
+
+    /// 500: a fault of ours, never of the request.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    /// The JSON that goes out.
+    pub(crate) fn body(&self) -> Value {
+        let kind = if self.status.is_client_error() { "invalid_request_error" } else { "server_error" };
+        json!({"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        if let Some(after) = self.retry_after {
+            // The header counts whole seconds; 0 would invite a client to hammer.
+            let seconds = (after.as_secs() + u64::from(after.subsec_nanos() > 0)).max(1);
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}

@@ -1,0 +1,136 @@
+//! One choice: the engine's reply turned into text and counts. Shared by both endpoints; knows no HTTP.
+
+use crate::text::{Delta, ReplyText};
+use crate::usage::Usage;
+use futures_util::stream::{self, Stream};
+use lily_engine::{Event, FinishReason, Reply};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What has happened to a request, for its line in the log: right at any moment, also when the client has gone.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) prompt_tokens: AtomicUsize,
+    pub(crate) completion_tokens: AtomicUsize,
+}
+
+/// What happens to a choice, in order; `Finished` or `Failed` is the last.
+#[derive(Debug)]
+pub(crate) enum Update {
+    /// Part of a long prompt has been read.
+    Prefill {
+        done: usize,
+        total: usize,
+    },
+    Delta(Delta),
+    Finished {
+        reason: FinishReason,
+        usage: Usage,
+    },
+    /// The engine could not go on.
+    Failed(String),
+}
+
+/// A reply under way. Dropping it ends it.
+pub(crate) struct Generation {
+    reply: Reply,
+    text: ReplyText,
+    usage: Usage,
+    counts: Arc<Counts>,
+    stage: Stage,
+}
+
+enum Stage {
+    Running,
+    /// The end of the text has been given out; this is left to tell.
+    Ending(FinishReason),
+    Ended,
+}
+
+impl Generation {
+    /// `prompt_tokens`: what this choice adds to the request's usage; 0 for all but the first choice of a prompt.
+    pub(crate) fn new(reply: Reply, text: ReplyText, prompt_tokens: usize, counts: Arc<Counts>) -> Self {
+        let usage = Usage { prompt_tokens, ..Usage::default() };
+        Self { reply, text, usage, counts, stage: Stage::Running }
+    }
+
+    /// What happens, as it happens.
+    pub(crate) fn updates(self) -> impl Stream<Item = Update> + Send + 'static {
+        stream::unfold(self, |mut generation| async {
+            let update = generation.next().await?;
+            Some((update, generation))
+        })
+    }
+
+    /// The whole reply, or why it failed.
+    pub(crate) async fn complete(mut self) -> Result<(Delta, FinishReason, Usage), String> {
+        let mut whole = Delta::default();
+        while let Some(update) = self.next().await {
+            match update {
+                Update::Prefill { .. } => {}
+                Update::Delta(delta) => {
+                    whole.reasoning.push_str(&delta.reasoning);
+                    whole.content.push_str(&delta.content);
+                    whole.tokens.extend(delta.tokens);
+                }
+                Update::Finished { reason, usage } => return Ok((whole, reason, usage)),
+                Update::Failed(message) => return Err(message),
+            }
+        }
+        Err("the reply ended without a reason".into())
+    }
+
+    async fn next(&mut self) -> Option<Update> {
+        match self.stage {
+            Stage::Running => {}
+            Stage::Ending(reason) => return Some(self.finished(reason)),
+            Stage::Ended => return None,
+        }
+        loop {
+            match self.reply.recv().await? {
+                Event::Prefill { done, total } => return Some(Update::Prefill { done, total }),
+                Event::Token(sample) => {
+                    self.usage.completion_tokens += 1;
+                    self.counts.completion_tokens.fetch_add(1, Ordering::Relaxed);
+                    let delta = self.text.push(sample);
+                    if self.text.stopped() {
+                        self.reply.cancel();
+                        return Some(self.last_delta(FinishReason::Stop));
+                    }
+                    if let Some(delta) = delta {
+                        return Some(Update::Delta(delta));
+                    }
+                }
+                Event::Finished { reason, usage } => {
+                    let stop_token = usage.completion_tokens.saturating_sub(self.usage.completion_tokens);
+                    self.counts.completion_tokens.fetch_add(stop_token, Ordering::Relaxed);
+                    self.usage.completion_tokens = usage.completion_tokens;
+                    if self.usage.prompt_tokens > 0 {
+                        self.usage.cached_tokens = usage.cached_tokens;
+                    }
+                    return Some(self.last_delta(reason));
+                }
+                Event::Failed(message) => {
+                    self.stage = Stage::Ended;
+                    return Some(Update::Failed(message));
+                }
+            }
+        }
+    }
+
+    /// The rest of the text, if there is any, and then the end.
+    fn last_delta(&mut self, reason: FinishReason) -> Update {
+        let delta = self.text.finish();
+        self.usage.reasoning_tokens = self.text.reasoning_tokens();
+        if delta.has_text() || !delta.tokens.is_empty() {
+            self.stage = Stage::Ending(reason);
+            return Update::Delta(delta);
+        }
+        self.finished(reason)
+    }
+
+    fn finished(&mut self, reason: FinishReason) -> Update {
+        self.stage = Stage::Ended;
+        Update::Finished { reason, usage: self.usage }
+    }
+}

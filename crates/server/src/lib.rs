@@ -1,0 +1,147 @@
+//! The OpenAI-compatible HTTP server.
+//!
+//! ```text
+//! connection ─► log ─► chat | completions ─► body ─► params, messages ─► submit ─► engine
+//!                           └──── stream (events) or one JSON ◄──── generate ◄──── text ◄────┘
+//! ```
+//!
+//! | path | |
+//! |---|---|
+//! | `POST /v1/chat/completions` | messages through the checkpoint's chat template |
+//! | `POST /v1/completions` | raw text or token ids |
+//! | `GET /v1/models`, `/v1/models/{id}` | the one model |
+//! | `GET /health` | 200 while the process lives, with the engine's counters |
+//! | `GET /ready` | 200 once the model has answered, 503 before and while shutting down |
+//!
+//! Where OpenAI leaves it open:
+//! - `model` may be any string or absent; the answer bears the served model's name.
+//! - Beyond OpenAI's parameters: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`, and `enable_thinking` as
+//!   a short form of `chat_template_kwargs.enable_thinking`; `reasoning_effort: "none"` turns thinking off too. If they
+//!   disagree, `chat_template_kwargs` wins, then `enable_thinking`.
+//! - A reply's reasoning is `reasoning_content`, in messages and deltas.
+//! - Without `max_tokens` a reply may fill the context. More than the context could ever hold is an error; more than the
+//!   prompt leaves just ends the reply early, with `finish_reason` "length".
+//! - `stop` strings (up to 16) end the whole of the generated text, reasoning included.
+//! - `logprobs` list every generated token whose text is given, reasoning and its markers included; where a stop string
+//!   cuts a token, that token is the last.
+//! - `usage.completion_tokens_details.reasoning_tokens` counts the tokens before the first of the content.
+//! - With `n` > 1 choice `i` uses `seed + i`, so that it equals the only choice of a request with that seed.
+
+mod answer;
+mod body;
+mod chat;
+mod chat_shape;
+mod completion_shape;
+mod completions;
+mod connection;
+mod error;
+mod fields;
+mod generate;
+mod log;
+mod logprobs;
+mod messages;
+mod models;
+mod params;
+mod router;
+mod shared;
+mod status;
+mod stream;
+mod submit;
+mod text;
+mod usage;
+
+use lily_backend::Sampling;
+use lily_chat::{ChatTemplate, Tokenizer};
+use lily_engine::Engine;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use connection::serve;
+
+/// What is served.
+pub struct App {
+    /// Runs the model. [`serve`] shuts it down at its end.
+    pub engine: Engine,
+    /// The model's.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The model's.
+    pub template: Arc<ChatTemplate>,
+    /// Token ids that end a reply.
+    pub stop_tokens: Vec<u32>,
+    /// How to serve it.
+    pub config: Config,
+}
+
+/// How to serve.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The name that `/v1/models` and every answer bear.
+    pub model_name: String,
+    /// The largest request body in bytes; beyond it 413.
+    pub body_limit: usize,
+    /// How long replies under way may go on once the shutdown begins.
+    pub shutdown_grace: Duration,
+    /// Bounds on clients that are slow.
+    pub timeouts: Timeouts,
+    /// What applies where a request is silent.
+    pub defaults: Defaults,
+}
+
+impl Config {
+    /// Bodies up to 32 MiB, 30 seconds of grace, the other parts' defaults.
+    #[must_use]
+    pub fn new(model_name: impl Into<String>) -> Self {
+        Self {
+            model_name: model_name.into(),
+            body_limit: 32 << 20,
+            shutdown_grace: Duration::from_secs(30),
+            timeouts: Timeouts::default(),
+            defaults: Defaults::default(),
+        }
+    }
+}
+
+/// How long a client may take to send a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// From a connection's beginning, or the end of the reply before, to the end of the request's header; then the
+    /// connection is closed.
+    pub header: Duration,
+    /// Between two pieces of a body; then 408.
+    pub body_progress: Duration,
+    /// For a whole body; then 408.
+    pub body_total: Duration,
+}
+
+impl Default for Timeouts {
+    /// 30 seconds for a header and between pieces of a body, 5 minutes for a body.
+    fn default() -> Self {
+        let half_a_minute = Duration::from_secs(30);
+        Self { header: half_a_minute, body_progress: half_a_minute, body_total: 10 * half_a_minute }
+    }
+}
+
+/// Values of parameters that a request leaves out, as the checkpoint's generation_config.json has them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Defaults {
+    /// temperature, top_k, top_p, min_p.
+    pub sampling: Sampling,
+    /// 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// 0 changes nothing.
+    pub presence_penalty: f32,
+    /// `None`: what the context leaves.
+    pub max_tokens: Option<usize>,
+}
+
+impl Default for Defaults {
+    /// The model's own distribution, as OpenAI's API has it.
+    fn default() -> Self {
+        Self {
+            sampling: Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 },
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            max_tokens: None,
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Which path leads where, and what surrounds every handler.
+
+use crate::error::ApiError;
+use crate::shared::Shared;
+use crate::{chat, completions, log, models, status};
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::from_fn;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use std::any::Any;
+use std::sync::Arc;
+use tower_http::catch_panic::CatchPanicLayer;
+
+pub(crate) fn router(shared: Arc<Shared>) -> Router {
+    let paths = Router::new()
+        .route("/v1/chat/completions", post(chat::handle))
+        .route("/v1/completions", post(completions::handle))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::one))
+        .route("/health", get(status::health))
+        .route("/ready", get(status::ready))
+        .with_state(shared);
+    surround(paths)
+}
+
+fn surround(paths: Router) -> Router {
+    paths
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(log::requests))
+}
+
+async fn not_found(request: Request) -> ApiError {
+    ApiError::not_found(request.uri().path())
+}
+
+async fn method_not_allowed(request: Request) -> ApiError {
+    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
+}
+
+/// The panic hook has written what happened; a client can do nothing with it.
+fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
+    ApiError::internal("The server failed on this request.").into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::surround;
+    use axum::Router;
+    use axum::body::{Body, to_bytes};
+    use axum::extract::Request;
+    use axum::http::StatusCode;
+    use axum::routing::get;
+    use serde_json::Value;
+    use tower::ServiceExt;
+
+    async fn broken() -> &'static str {
+        panic!("as the test wants it")
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_answer_and_no_end() {
+        let router = surround(Router::new().route("/broken", get(broken)).route("/fine", get(|| async { "fine" })));
+        let ask = |path: &str| router.clone().oneshot(Request::get(path).body(Body::empty()).expect("a request"));
+        let answer = ask("/broken").await.expect("an answer");
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = to_bytes(answer.into_body(), 10_000).await.expect("a body");
+        let error: Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!(error["error"]["type"], "server_error");
+        assert_eq!(ask("/fine").await.expect("an answer").status(), StatusCode::OK);
+    }
+}

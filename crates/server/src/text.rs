@@ -1,0 +1,278 @@
+//! From a reply's tokens to what a client may see: detokenised, ended at a stop string, told apart into reasoning and
+//! content, with each token kept beside the text it gave.
+//!
+//! Stop strings are looked for in everything the model writes, its reasoning included.
+
+use lily_backend::Sample;
+use lily_chat::{Detokenizer, EmptyStopString, Piece, ReasoningSplitter, StopStrings, Tokenizer};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Text to give out, and the tokens whose text ends in it or, for those that gave no text, before it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Delta {
+    pub(crate) reasoning: String,
+    pub(crate) content: String,
+    pub(crate) tokens: Vec<Sample>,
+}
+
+impl Delta {
+    pub(crate) fn has_text(&self) -> bool {
+        !self.reasoning.is_empty() || !self.content.is_empty()
+    }
+}
+
+/// A reply in the making.
+pub(crate) struct ReplyText {
+    detokenizer: Detokenizer,
+    stops: StopStrings,
+    /// `None` where everything is content.
+    splitter: Option<ReasoningSplitter>,
+    /// Tokens whose text has not been given out to its end, oldest first.
+    pending: VecDeque<Pending>,
+    /// The newest tokens, as long as they have given no text: bytes of a character that is not complete.
+    textless: Vec<Sample>,
+    /// Bytes of text made so far.
+    made: usize,
+    /// Bytes of text that the stop strings have let through.
+    given: usize,
+    stopped: bool,
+    /// What was let through and not yet taken; markers give tokens without text.
+    ready: Delta,
+    /// Tokens that ended before the first of the content.
+    before_content: usize,
+    content_begun: bool,
+    reasoned: bool,
+}
+
+struct Pending {
+    sample: Sample,
+    /// Where its text begins and ends, in bytes of the reply's text. Tokens that make up a character together have the
+    /// same.
+    start: usize,
+    end: usize,
+}
+
+impl ReplyText {
+    /// `reasoning`: whether to tell reasoning from content and, if so, whether the reply begins within reasoning.
+    pub(crate) fn new(
+        tokenizer: Arc<Tokenizer>,
+        stops: Vec<String>,
+        reasoning: Option<bool>,
+    ) -> Result<Self, EmptyStopString> {
+        Ok(Self {
+            detokenizer: Detokenizer::new(tokenizer),
+            stops: StopStrings::new(stops)?,
+            splitter: reasoning.map(ReasoningSplitter::new),
+            pending: VecDeque::new(),
+            textless: Vec::new(),
+            made: 0,
+            given: 0,
+            stopped: false,
+            ready: Delta::default(),
+            before_content: 0,
+            content_begun: false,
+            reasoned: false,
+        })
+    }
+
+    /// Takes the next token; gives the text that is certain now, if any.
+    pub(crate) fn push(&mut self, sample: Sample) -> Option<Delta> {
+        let text = self.detokenizer.push(sample.token);
+        self.textless.push(sample);
+        if text.is_empty() {
+            return None;
+        }
+        self.attach(&text);
+        let stopped = self.stops.push(&text);
+        self.release(&stopped.text);
+        if stopped.hit.is_some() {
+            self.stopped = true;
+            return None;
+        }
+        self.ready.has_text().then(|| std::mem::take(&mut self.ready))
+    }
+
+    /// True once a stop string has ended the text; then only [`Self::finish`] is left to call.
+    pub(crate) fn stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Ends the text: gives what was held back.
+    pub(crate) fn finish(&mut self) -> Delta {
+        if self.stopped {
+            self.give_cut_tokens();
+        } else {
+            let text = self.detokenizer.finish();
+            self.attach(&text);
+            let stopped = self.stops.push(&text);
+            self.release(&stopped.text);
+            if stopped.hit.is_some() {
+                self.give_cut_tokens();
+            } else {
+                let held = self.stops.finish();
+                self.release(&held);
+            }
+        }
+        let pieces = self.splitter.as_mut().map(ReasoningSplitter::finish).unwrap_or_default();
+        self.take_pieces(pieces);
+        std::mem::take(&mut self.ready)
+    }
+
+    /// Tokens of reasoning, its markers included, among those whose text was given out.
+    pub(crate) fn reasoning_tokens(&self) -> usize {
+        if self.reasoned { self.before_content } else { 0 }
+    }
+
+    /// Text has come: it belongs to the tokens that had none, which together hold its bytes.
+    fn attach(&mut self, text: &str) {
+        let start = self.made;
+        self.made += text.len();
+        let end = self.made;
+        self.pending.extend(self.textless.drain(..).map(|sample| Pending { sample, start, end }));
+    }
+
+    /// Passes on text that the stop strings let through, a token at a time.
+    fn release(&mut self, text: &str) {
+        let mut rest = text;
+        while let Some(first) = self.pending.front()
+            && first.end - self.given <= rest.len()
+        {
+            let (part, after) = rest.split_at(first.end - self.given);
+            self.pass(part);
+            self.give_first();
+            rest = after;
+        }
+        self.pass(rest);
+    }
+
+    /// The text ends within `pending`: a token that gave some of its text counts as given, those after it do not.
+    fn give_cut_tokens(&mut self) {
+        if let Some(cut) = self.pending.front().filter(|first| first.start < self.given).map(|first| first.end) {
+            while self.pending.front().is_some_and(|first| first.end == cut) {
+                self.give_first();
+            }
+        }
+        self.pending.clear();
+        self.textless.clear();
+    }
+
+    fn give_first(&mut self) {
+        if let Some(first) = self.pending.pop_front() {
+            self.before_content += usize::from(!self.content_begun);
+            self.ready.tokens.push(first.sample);
+        }
+    }
+
+    fn pass(&mut self, text: &str) {
+        self.given += text.len();
+        match &mut self.splitter {
+            None => self.ready.content.push_str(text),
+            Some(splitter) => {
+                let pieces = splitter.push(text);
+                self.take_pieces(pieces);
+            }
+        }
+    }
+
+    fn take_pieces(&mut self, pieces: Vec<Piece>) {
+        for piece in pieces {
+            match piece {
+                Piece::Reasoning(text) => {
+                    self.reasoned = true;
+                    self.ready.reasoning.push_str(&text);
+                }
+                Piece::Content(text) => {
+                    self.content_begun = true;
+                    self.ready.content.push_str(&text);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Delta, ReplyText};
+    use lily_backend::Sample;
+    use lily_chat::Tokenizer;
+    use std::sync::Arc;
+
+    fn tokenizer() -> Arc<Tokenizer> {
+        let json = include_bytes!("../../../models/tiny/tokenizer.json");
+        Arc::new(Tokenizer::from_files(json, None).expect("the embedded tokenizer"))
+    }
+
+    /// Everything that comes of `text`, its tokens as ids, and the reasoning tokens.
+    fn run(text: &str, stops: &[&str], reasoning: Option<bool>) -> (Delta, Vec<u32>, usize) {
+        let tokenizer = tokenizer();
+        let ids = tokenizer.encode(text).expect("any text");
+        let stops = stops.iter().map(|&stop| stop.to_owned()).collect();
+        let mut reply = ReplyText::new(Arc::clone(&tokenizer), stops, reasoning).expect("no empty stop");
+        let mut all = Delta::default();
+        let mut add = |delta: Delta| {
+            all.reasoning.push_str(&delta.reasoning);
+            all.content.push_str(&delta.content);
+            all.tokens.extend(delta.tokens);
+        };
+        for &token in &ids {
+            if let Some(delta) = reply.push(Sample { token, logprob: None, top: Vec::new() }) {
+                assert!(delta.has_text());
+                add(delta);
+            }
+            if reply.stopped() {
+                break;
+            }
+        }
+        add(reply.finish());
+        let given = all.tokens.iter().map(|sample| sample.token).collect();
+        (all, given, reply.reasoning_tokens())
+    }
+
+    #[test]
+    fn every_token_is_given_with_its_text() {
+        let text = "Hello 🦔 wörld,\n\n日本語.";
+        let (all, tokens, reasoning) = run(text, &[], None);
+        assert_eq!((all.content.as_str(), reasoning), (text, 0));
+        assert_eq!(tokens, tokenizer().encode(text).expect("any text"));
+    }
+
+    #[test]
+    fn reasoning_is_told_apart_and_counted() {
+        let (all, tokens, reasoning) = run("Two and two.\n</think>\n\nFour", &[], Some(true));
+        assert_eq!((all.reasoning.as_str(), all.content.as_str()), ("Two and two.", "Four"));
+        let count = |text: &str| tokenizer().encode(text).expect("any text").len();
+        assert_eq!(reasoning, count("Two and two.\n</think>\n\n"));
+        assert_eq!(tokens.len(), reasoning + count("Four"));
+    }
+
+    #[test]
+    fn a_stop_string_may_begin_and_end_within_tokens() {
+        let text = "one two three four";
+        let tokenizer = tokenizer();
+        for stop in ["two", "o th", " four", "e", "r f", "nothing"] {
+            let (all, tokens, _) = run(text, &[stop], None);
+            let expected = text.split(stop).next().expect("split gives one");
+            assert_eq!(all.content, expected, "{stop:?}");
+            // The tokens' own text reaches just as far, give or take the token that was cut.
+            let whole: String = tokenizer.decode(&tokens);
+            assert!(whole.starts_with(expected), "{stop:?}: {whole:?}");
+            let without_last = tokenizer.decode(&tokens[..tokens.len().saturating_sub(1)]);
+            assert!(expected.is_empty() || without_last.len() < expected.len(), "{stop:?}: {whole:?}");
+        }
+    }
+
+    #[test]
+    fn an_unfinished_character_becomes_a_replacement() {
+        let tokenizer = tokenizer();
+        let ids = tokenizer.encode("a🦔").expect("any text");
+        let mut reply = ReplyText::new(Arc::clone(&tokenizer), Vec::new(), None).expect("no stops");
+        let mut tokens = 0;
+        for &token in &ids[..ids.len() - 1] {
+            tokens +=
+                reply.push(Sample { token, logprob: None, top: Vec::new() }).map_or(0, |delta| delta.tokens.len());
+        }
+        let last = reply.finish();
+        assert_eq!((last.content.as_str(), tokens + last.tokens.len()), ("\u{fffd}", ids.len() - 1));
+    }
+}

@@ -1,0 +1,11 @@
+//! The server over real sockets: with the embedded model wherever it can show a thing, with a scripted backend where it
+//! cannot.
+
+mod bad_input;
+mod chat;
+mod client;
+mod completions;
+mod lifecycle;
+mod scripted;
+mod serving;
+mod slow_clients;

@@ -1,0 +1,137 @@
+//! Servers to test: the embedded model, shared by all tests that only ask it things, and scripted ones.
+
+use crate::scripted::Scripted;
+use lily_chat::{ChatTemplate, Tokenizer};
+use lily_checkpoint::Checkpoint;
+use lily_cpu::CpuBackend;
+use lily_engine::{Engine, Options};
+use lily_server::{App, Config};
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// Tokens that the embedded model's server here takes.
+pub(crate) const CONTEXT: usize = 2048;
+pub(crate) const NAME: &str = "lily/tiny";
+
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) engine: Engine,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(engine: Engine, template: &str, change: impl FnOnce(&mut Config)) -> Self {
+        let checkpoint = checkpoint();
+        let files = &checkpoint.files;
+        let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref());
+        let template = ChatTemplate::from_source(template);
+        let mut config = Config::new(NAME);
+        change(&mut config);
+        let app = App {
+            engine: engine.clone(),
+            tokenizer: Arc::new(tokenizer.expect("a tokenizer")),
+            template: Arc::new(template.expect("a template")),
+            stop_tokens: checkpoint.generation.eos_token_ids.clone(),
+            config,
+        };
+        let (tell, address) = std::sync::mpsc::channel();
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+                tell.send(listener.local_addr().expect("an address")).expect("the test waits");
+                let shutdown = async { stopped.await.unwrap_or(()) };
+                lily_server::serve(listener, app, shutdown).await;
+            });
+        });
+        let address = address.recv().expect("the server starts");
+        Self { address, engine, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Begins the shutdown.
+    pub(crate) fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Waits for the end of the shutdown.
+    pub(crate) fn join(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the server ends in peace");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.end();
+        }
+    }
+}
+
+/// The embedded checkpoint.
+pub(crate) fn checkpoint() -> &'static Arc<Checkpoint> {
+    static CHECKPOINT: OnceLock<Arc<Checkpoint>> = OnceLock::new();
+    CHECKPOINT.get_or_init(|| Arc::new(Checkpoint::embedded().expect("the embedded checkpoint")))
+}
+
+/// The embedded model, served once for all tests that leave it as it was.
+pub(crate) fn model() -> SocketAddr {
+    static SERVER: OnceLock<Server> = OnceLock::new();
+    let start = || {
+        let options = lily_cpu::Options { threads: 2, max_context: CONTEXT, simd: None };
+        let backend = CpuBackend::new(Arc::clone(checkpoint()), options).expect("the backend");
+        let engine = Engine::start(backend, options_for_engine());
+        Server::start(engine, template(), |config| {
+            config.body_limit = 16 << 20;
+            config.defaults.sampling = lily_backend::Sampling::GREEDY;
+        })
+    };
+    SERVER.get_or_init(start).address
+}
+
+/// A server whose backend follows a script.
+pub(crate) fn scripted(script: Scripted, change: impl FnOnce(&mut Config)) -> Server {
+    Server::start(engine(script), template(), change)
+}
+
+/// A scripted server with another chat template.
+pub(crate) fn with_template(script: Scripted, template: &str) -> Server {
+    Server::start(engine(script), template, |_| {})
+}
+
+fn engine(script: Scripted) -> Engine {
+    Engine::start(script, Options { parallel: 1, queue: 1, ..options_for_engine() })
+}
+
+fn template() -> &'static str {
+    checkpoint().files.chat_template.as_deref().expect("a template")
+}
+
+fn options_for_engine() -> Options {
+    let files = &checkpoint().files;
+    let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref());
+    Options { queue: 100, ..Options::new(tokenizer.expect("a tokenizer").vocabulary()) }
+}
+
+/// Waits until `holds`; a server that never gets there fails the test.
+pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..3000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("never came: {what}");
+}

@@ -1,0 +1,216 @@
+"""A load run against a running server: `python load.py http://127.0.0.1:8080 --pid PID`.
+
+First every distinct request is sent alone, then many of them by concurrent clients: as plain requests, as streams,
+and as streams that the client leaves early. Every reply must be what the same request got alone (one that was left
+early, the beginning of it). Prints what it did and the server's resident memory over time; fails if a reply is lost
+or different.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+PATIENCE = 180.0  # seconds for one request: 32 clients share a small machine
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client received."""
+
+    reasoning: str
+    content: str
+    finish_reason: str | None
+    completion_tokens: int | None
+
+    def begins(self, whole: "Reply") -> bool:
+        """Whether this is what a client may have seen of `whole` when it left."""
+        if whole.reasoning.startswith(self.reasoning):
+            return not self.content or (self.reasoning == whole.reasoning and whole.content.startswith(self.content))
+        return False
+
+
+@dataclass
+class Report:
+    """What a load run did."""
+
+    replies: int = 0
+    streams: int = 0
+    cut: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+    # Resident memory in KiB after each reply; empty without a process to look at.
+    memory: list[int] = field(default_factory=list)
+
+    def memory_growth(self) -> int:
+        """KiB by which the peak of the second half of the run exceeds that of the first."""
+        half = len(self.memory) // 2
+        return max(self.memory[half:]) - max(self.memory[:half])
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.replies} replies in {self.seconds:.1f} s, {self.streams} of them streams, {self.cut} left early; "
+            f"{self.tokens} tokens of whole replies, {self.tokens / self.seconds:.0f} a second; {len(self.wrong)} wrong"
+        ]
+        if self.memory:
+            half = len(self.memory) // 2
+            lines.append(
+                f"resident memory in MiB: start {self.memory[0] / 1024:.1f}, peak of the first half "
+                f"{max(self.memory[:half]) / 1024:.1f}, of the second {max(self.memory[half:]) / 1024:.1f}, "
+                f"end {self.memory[-1] / 1024:.1f}"
+            )
+        return "\n".join(lines + self.wrong[:10])
+
+
+def requests() -> list[dict]:
+    """Forty distinct requests of a few tokens each: greedy and seeded, with thinking and without."""
+
+    def chat(text: str, think: bool = False, **parameters) -> dict:
+        return {
+            "messages": [{"role": "user", "content": text}],
+            "chat_template_kwargs": {"enable_thinking": think},
+            "temperature": 0,
+            "max_completion_tokens": 24,
+        } | parameters
+
+    countries = ["Norway", "France", "Italy", "Spain", "Canada", "Australia", "Japan", "Egypt", "Austria", "Greece"]
+    return [
+        *(chat(f"What is the capital of {country}?") for country in countries),
+        *(chat(f"What is {a} + {a * 3 % 50}?", think=a % 2 == 0) for a in range(11, 21)),
+        *(
+            chat(f"Repeat: lamp {word} river", seed=9, temperature=0.6)
+            for word in ("bread", "stone", "paper", "honey", "cloud")
+        ),
+        *(
+            chat("Tell me a story about Anna and a fox.", seed=seed, temperature=1.2, max_completion_tokens=16)
+            for seed in range(10)
+        ),
+        chat("The winter " * 150 + "Hello!"),
+        chat("Count from 1 to 12.", stop=["7"]),
+        chat("Who are you?", presence_penalty=0.5, logit_bias={"440": -5}),
+        chat('Translate "water" into Spanish, French and German.'),
+        {"prompt": "The year was 1735, and Pablo had just", "temperature": 0, "max_tokens": 16},
+    ]
+
+
+def endpoint(body: dict) -> str:
+    return "/v1/completions" if "prompt" in body else "/v1/chat/completions"
+
+
+async def plain(client: httpx.AsyncClient, body: dict) -> Reply:
+    answer = await client.post(endpoint(body), json=body)
+    if answer.status_code != 200:
+        raise RuntimeError(f"{answer.status_code}: {answer.text[:200]}")
+    told = answer.json()
+    [choice] = told["choices"]
+    message = choice.get("message") or {"content": choice["text"]}
+    reasoning, content = message.get("reasoning_content") or "", message["content"] or ""
+    return Reply(reasoning, content, choice["finish_reason"], told["usage"]["completion_tokens"])
+
+
+async def stream(client: httpx.AsyncClient, body: dict, leave_after: int | None = None) -> Reply:
+    """A streamed reply; one that ends after `leave_after` chunks by closing the connection."""
+    reasoning, content, finish_reason, usage, chunks, done = "", "", None, None, 0, False
+    body = body | {"stream": True, "stream_options": {"include_usage": True}}
+    async with client.stream("POST", endpoint(body), json=body) as answer:
+        if answer.status_code != 200:
+            raise RuntimeError(f"{answer.status_code}: {(await answer.aread())[:200]!r}")
+        async for line in answer.aiter_lines():
+            if not line.startswith("data: "):
+                continue
+            if done := line == "data: [DONE]":
+                break
+            told = json.loads(line.removeprefix("data: "))
+            if "error" in told:
+                raise RuntimeError(line)
+            for choice in told["choices"]:
+                delta = choice.get("delta") or {"content": choice.get("text")}
+                reasoning += delta.get("reasoning_content") or ""
+                content += delta.get("content") or ""
+                finish_reason = choice["finish_reason"] or finish_reason
+            usage = told["usage"] or usage
+            chunks += 1
+            if chunks == leave_after:
+                return Reply(reasoning, content, None, None)
+    if not done or usage is None:
+        raise RuntimeError("the stream ended before its end")
+    return Reply(reasoning, content, finish_reason, usage["completion_tokens"])
+
+
+def resident(pid: int) -> int:
+    """Resident memory of a process in KiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+
+
+async def run(url: str, pid: int | None = None, clients: int = 32, total: int = 500, seed: int = 1) -> Report:
+    bodies = requests()
+
+    def connect() -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=url, timeout=PATIENCE)
+
+    async with connect() as client:
+        alone = {json.dumps(body): await plain(client, body) for body in bodies}
+
+    draw = random.Random(seed)
+    plan = [
+        (draw.choice(bodies), draw.choices(("plain", "stream", "cut"), (50, 35, 15))[0], draw.randint(1, 8))
+        for _ in range(total)
+    ]
+    report = Report()
+    waiting = iter(plan)
+
+    async def one_client() -> None:
+        client = connect()
+        for body, kind, chunks in waiting:
+            try:
+                if kind == "plain":
+                    reply = await plain(client, body)
+                else:
+                    reply = await stream(client, body, chunks if kind == "cut" else None)
+            except (httpx.HTTPError, RuntimeError, ValueError, KeyError) as error:
+                report.wrong.append(f"{kind} {body}: {error!r}")
+                continue
+            expected = alone[json.dumps(body)]
+            if pid is not None:
+                report.memory.append(resident(pid))
+            report.replies += 1
+            report.streams += kind != "plain"
+            left = reply.completion_tokens is None
+            report.cut += left
+            report.tokens += reply.completion_tokens or 0
+            if not (reply.begins(expected) if left else reply == expected):
+                report.wrong.append(f"{kind} {body}: {reply} instead of {expected}")
+            if left:  # the next request comes from a new client
+                await client.aclose()
+                client = connect()
+        await client.aclose()
+
+    begun = time.monotonic()
+    await asyncio.gather(*(one_client() for _ in range(clients)))
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("url", help="where the server listens, without /v1")
+    parser.add_argument("--pid", type=int, help="the server's process, to watch its memory")
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1, help="which requests are drawn")
+    arguments = parser.parse_args()
+    report = asyncio.run(run(arguments.url, arguments.pid, arguments.clients, arguments.requests, arguments.seed))
+    print(report)
+    if report.wrong or report.replies != arguments.requests:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""32 concurrent clients, 500 requests: none lost, each answered as it is alone, memory flat."""
+
+import asyncio
+
+import load
+
+CLIENTS, REQUESTS = 32, 500
+# KiB that the server's peak memory may grow by from the first half of the run to the second. Buffers and the
+# allocator's pools settle in the first half; a leak of each sequence's state (3 MiB or more) would be hundreds of MiB.
+GROWTH = 16 * 1024
+
+
+def test_load(server):
+    report = asyncio.run(load.run(server.url, server.pid, CLIENTS, REQUESTS))
+    print(f"\n{report}")
+    assert report.wrong == []
+    assert report.replies == REQUESTS
+    assert report.cut > REQUESTS // 20, "some clients left early"
+    server.wait_until_idle(10)
+    assert report.memory_growth() <= GROWTH, report
