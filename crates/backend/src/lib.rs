@@ -49,6 +49,9 @@ pub enum Output {
     Nothing,
     /// The drawn token.
     Sample(Sample),
+    /// No token could be drawn because no logit in the vocabulary is finite. This sequence's state is broken and must be
+    /// dropped; the others of the call are sound.
+    NoFiniteLogit,
     /// Row-major `[tokens, logits]`.
     Logits(Vec<f32>),
 }
@@ -63,7 +66,7 @@ pub struct Segment<'a, S> {
     pub want: Want<'a>,
 }
 
-/// Why a backend could not do what it was asked. None of these leaves another sequence's state changed.
+/// Why a backend could not do what it was asked. [`Backend::forward`] says what each means for the states.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     /// The segment would pass the end of the context.

@@ -4,7 +4,8 @@
 //! set is described by the last kept candidate in (logit descending, id ascending) order, and the draw walks the kept
 //! ids in ascending order, so that a device needs a threshold and a prefix sum but no sort of the vocabulary.
 
-use crate::BackendError;
+use std::cmp::Ordering;
+
 use crate::random::uniform;
 
 /// How a token is chosen from the adjusted logits.
@@ -75,14 +76,13 @@ pub struct Sample {
     pub top: Vec<TokenLogprob>,
 }
 
-/// The reference draw from one row of raw logits.
-///
-/// # Errors
-/// [`BackendError::Device`] if no logit in the vocabulary is finite: the model's state is broken.
-pub fn sample(logits: &[f32], draw: &Draw<'_>) -> Result<Sample, BackendError> {
+/// The reference draw from one row of raw logits; `None` if no logit in the vocabulary is finite, which is the answer
+/// [`Output::NoFiniteLogit`](crate::Output::NoFiniteLogit).
+#[must_use]
+pub fn sample(logits: &[f32], draw: &Draw<'_>) -> Option<Sample> {
     let raw = &logits[..draw.vocabulary.min(logits.len())];
     if !raw.iter().any(|logit| logit.is_finite()) {
-        return Err(BackendError::Device("the model gave no finite logit".into()));
+        return None;
     }
     let mut adjusted = raw.to_vec();
     for change in draw.adjustments {
@@ -95,11 +95,11 @@ pub fn sample(logits: &[f32], draw: &Draw<'_>) -> Result<Sample, BackendError> {
     } else {
         stochastic(&adjusted, &draw.sampling, uniform(draw.seed, draw.counter))
     };
-    let Some(count) = draw.top_logprobs else { return Ok(Sample { token, logprob: None, top: Vec::new() }) };
+    let Some(count) = draw.top_logprobs else { return Some(Sample { token, logprob: None, top: Vec::new() }) };
     let normaliser = log_sum_exp(raw);
     let logprob = |token: u32| raw[token as usize] - normaliser;
     let top = largest(raw, count).into_iter().map(|token| TokenLogprob { token, logprob: logprob(token) }).collect();
-    Ok(Sample { token, logprob: Some(logprob(token)), top })
+    Some(Sample { token, logprob: Some(logprob(token)), top })
 }
 
 fn greedy(logits: &[f32]) -> u32 {
@@ -143,7 +143,9 @@ fn stochastic(logits: &[f32], sampling: &Sampling, random: f32) -> u32 {
 
 /// The `count` tokens of largest logit, best first; ties go to the lower id, NaN is never among them.
 fn largest(logits: &[f32], count: usize) -> Vec<u32> {
-    let order = |&a: &u32, &b: &u32| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b));
+    // Without NaN this is a total order, in which 0.0 and -0.0 are equal as they are for `greedy`.
+    let descending = |a: u32, b: u32| logits[b as usize].partial_cmp(&logits[a as usize]).unwrap_or(Ordering::Equal);
+    let order = |&a: &u32, &b: &u32| descending(a, b).then(a.cmp(&b));
     let mut ids: Vec<u32> = (0..logits.len() as u32).filter(|&token| !logits[token as usize].is_nan()).collect();
     if count < ids.len() {
         if count > 0 {
@@ -217,8 +219,17 @@ mod tests {
     }
 
     #[test]
-    fn no_finite_logit_is_an_error() {
-        assert!(sample(&[f32::NAN, f32::NEG_INFINITY], &draw(Sampling::GREEDY)).is_err());
+    fn without_a_finite_logit_there_is_no_token() {
+        assert_eq!(sample(&[f32::NAN, f32::NEG_INFINITY], &draw(Sampling::GREEDY)), None);
+        assert_eq!(sample(&[f32::NAN, 1.0], &Draw { vocabulary: 1, ..draw(Sampling::GREEDY) }), None);
+    }
+
+    #[test]
+    fn both_zeros_are_equal() {
+        let warm = Sampling { temperature: 1.0, top_k: 1, ..Sampling::GREEDY };
+        for sampling in [Sampling::GREEDY, warm, Sampling { top_k: 0, top_p: 0.1, ..warm }] {
+            assert_eq!(sample(&[-1.0, -0.0, 0.0], &draw(sampling)).expect("finite").token, 1, "{sampling:?}");
+        }
     }
 
     #[test]

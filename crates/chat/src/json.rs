@@ -7,7 +7,7 @@ use minijinja::{Error, ErrorKind, Value};
 
 /// The arguments of `json.dumps`.
 pub(crate) struct Style {
-    /// Spell non-ASCII characters as `\uXXXX`.
+    /// Spell all but printable ASCII characters as `\uXXXX`.
     pub(crate) ensure_ascii: bool,
     pub(crate) sort_keys: bool,
     /// What each level is indented by; without it everything is on one line.
@@ -99,7 +99,7 @@ impl Writer<'_> {
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
                 '\0'..='\u{1f}' => self.escape(c),
-                _ if !c.is_ascii() && self.style.ensure_ascii => self.escape(c),
+                '\u{7f}'.. if self.style.ensure_ascii => self.escape(c),
                 _ => self.out.push(c),
             }
         }

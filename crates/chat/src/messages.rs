@@ -8,6 +8,7 @@ use crate::TemplateError;
 /// - `developer` becomes `system`;
 /// - leading system messages become one, in order, a blank line between, because official templates refuse a second;
 ///   later ones stay where they are;
+/// - `reasoning`, as some clients name it, becomes `reasoning_content` unless that is there too;
 /// - a tool call's `arguments` given as a JSON string, as OpenAI's format has it, becomes the object that templates
 ///   walk through.
 pub(crate) fn prepare(messages: &[Value]) -> Result<Vec<Value>, TemplateError> {
@@ -19,6 +20,11 @@ pub(crate) fn prepare(messages: &[Value]) -> Result<Vec<Value>, TemplateError> {
         let mut message = message.clone();
         if message.get("role").and_then(Value::as_str) == Some("developer") {
             message.insert("role".into(), "system".into());
+        }
+        if message.get("reasoning_content").is_none_or(Value::is_null)
+            && let Some(reasoning) = message.remove("reasoning")
+        {
+            message.insert("reasoning_content".into(), reasoning);
         }
         parse_arguments(index, &mut message)?;
         match prepared.as_mut_slice() {

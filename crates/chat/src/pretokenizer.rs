@@ -62,7 +62,8 @@ impl Pretokenizer {
                 return Some(last);
             }
         }
-        // An empty match would never end.
-        Some(word.len().max(1))
+        // An empty match would never end: the character there is a word of its own.
+        let first = text[at..].chars().next().map_or(0, char::len_utf8);
+        Some(if word.is_empty() { first } else { word.len() })
     }
 }

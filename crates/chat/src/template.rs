@@ -100,8 +100,8 @@ impl ChatTemplate {
 
     /// The prompt's text.
     ///
-    /// Before rendering, `developer` becomes `system`, leading system messages are merged into one, and tool calls'
-    /// `arguments` given as JSON strings become objects.
+    /// Before rendering, `developer` becomes `system`, leading system messages are merged into one, `reasoning` becomes
+    /// `reasoning_content`, and tool calls' `arguments` given as JSON strings become objects.
     ///
     /// # Errors
     /// All but [`TemplateError::Syntax`] and [`TemplateError::Config`]; each is the fault of the prompt.

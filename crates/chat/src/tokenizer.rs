@@ -220,6 +220,10 @@ impl Vocabulary {
         let mut bytes = Vec::new();
         for (token, id) in model.get_vocab() {
             let slot = slot(&mut bytes, TOKENIZER, id, &token)?;
+            if let Some(taken) = slot {
+                let conflict = format!("the id also stands for {:?}", String::from_utf8_lossy(taken));
+                return Err(TokenizerError::Conflict { file: TOKENIZER, id, content: token, conflict });
+            }
             let raw = token.chars().map(byte_of_char).collect::<Option<Vec<u8>>>();
             // A base token outside the byte-level alphabet can never be merged; it can only be an added token's text.
             *slot = Some(raw.unwrap_or_else(|| token.into_bytes()));

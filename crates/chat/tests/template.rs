@@ -125,6 +125,38 @@ fn the_goldens_of_the_models_description() {
 }
 
 #[test]
+fn reasoning_has_two_names() {
+    let render = |fields: Value| {
+        let mut answer = json!({ "role": "assistant", "content": "b" });
+        answer.as_object_mut().expect("an object").extend(kwargs(&fields));
+        official().render(&chat(json!([{ "role": "user", "content": "a" }, answer]))).expect("renders")
+    };
+    let expected = render(json!({ "reasoning_content": "why" }));
+    assert!(expected.contains("<think>\nwhy\n</think>\n\nb"), "{expected}");
+    assert_eq!(render(json!({ "reasoning": "why" })), expected);
+    assert_eq!(render(json!({ "reasoning": "why", "reasoning_content": null })), expected);
+    assert_eq!(render(json!({ "reasoning": "not this", "reasoning_content": "why" })), expected);
+}
+
+#[test]
+fn numbers_keep_their_digits() {
+    let template = ChatTemplate::from_source("{{ messages[0].x | tojson }}").expect("compiles");
+    // The nearest f64 of each has these digits and no others; a careless parser gives its neighbour.
+    for digits in ["90.42225290942383", "31.245270191439438", "0.1", "2.2250738585072014e-308", "18446744073709551615"]
+    {
+        let message: Value = serde_json::from_str(&format!("{{\"x\": {digits}}}")).expect("JSON");
+        assert_eq!(template.render(&chat(json!([message]))).as_deref(), Ok(digits));
+    }
+}
+
+#[test]
+fn only_printable_ascii_is_left_by_ensure_ascii() {
+    let template = ChatTemplate::from_source("{{ messages[0].x | tojson(ensure_ascii=true) }}").expect("compiles");
+    let rendered = template.render(&chat(json!([{ "x": "~\u{7f}\u{80}🙂" }])));
+    assert_eq!(rendered.as_deref(), Ok(r#""~\u007f\u0080\ud83d\ude42""#));
+}
+
+#[test]
 fn leading_system_and_developer_messages_become_one() {
     let template = official();
     let render = |messages| template.render(&chat(messages));

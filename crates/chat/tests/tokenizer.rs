@@ -192,6 +192,7 @@ fn wrong_files_are_refused_by_name() {
     refused(|file, _| file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "x+".into(), "split pattern");
     refused(|file, _| file["model"]["dropout"] = 0.5.into(), "dropout");
     refused(|file, _| file["model"]["type"] = "Unigram".into(), "Unigram");
+    refused(|file, _| file["model"]["vocab"]["!"] = 1.into(), "token 1 ");
     refused(|_, config| config["added_tokens_decoder"]["6080"]["content"] = "<other>".into(), "already stands for");
     refused(|_, config| config["added_tokens_decoder"]["17"] = json!({ "content": "<x>" }), "already stands for");
     refused(
@@ -219,6 +220,15 @@ fn markers_are_text_even_where_declared_special() {
     let tokenizer = tokenizer.expect("loads");
     let ids = tokenizer.encode("<|im_start|><think>a</think><tool_call>b</tool_call><|fim_pad|>").expect("encodes");
     assert_eq!(tokenizer.decode(&ids), "<think>a</think><tool_call>b</tool_call>");
+}
+
+#[test]
+fn a_pattern_that_matches_nothing_takes_a_character_at_a_time() {
+    let pattern = r"x*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    let tokenizer = load(|file, _| file["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = pattern.into());
+    let tokenizer = tokenizer.expect("loads");
+    let text = "é xx🙂\n";
+    assert_eq!(tokenizer.decode(&tokenizer.encode(text).expect("encodes")), text);
 }
 
 #[test]

@@ -112,7 +112,7 @@ pub struct MoeConfig {
 }
 
 // Upper bounds of what a config may say. They are far above any model of this architecture and so low that no product
-// of sizes can overflow: the largest matrix stack has 2^12 · 2^21 · 2^20 weights.
+// of sizes can overflow: the largest matrix stack has 2^12 · 2^20 · 2^20 weights.
 const MAX_LAYERS: usize = 1 << 10;
 const MAX_HEADS: usize = 1 << 12;
 const MAX_EXPERTS: usize = 1 << 12;

@@ -24,6 +24,7 @@ pub struct GenerationConfig {
 }
 
 const FILE: &str = "generation_config.json";
+const CONFIG: &str = "config.json";
 
 impl GenerationConfig {
     /// Reads `generation_config.json`, if there is one, and takes the end tokens from `config.json` if it has none.
@@ -32,16 +33,16 @@ impl GenerationConfig {
     /// If a field has a value that cannot be meant, with its name.
     pub fn parse(generation: Option<&[u8]>, config: &[u8], vocab_size: usize) -> Result<Self, Error> {
         let fields = object(FILE, generation.unwrap_or(b"{}"))?;
-        let config = object("config.json", config)?;
-        let eos = [Some(&fields), Some(&config), config.get("text_config").and_then(Value::as_object)]
+        let config = object(CONFIG, config)?;
+        let text_config = config.get("text_config").and_then(Value::as_object);
+        let eos = [(FILE, Some(&fields)), (CONFIG, Some(&config)), (CONFIG, text_config)]
             .into_iter()
-            .flatten()
-            .find_map(|object| present(object, "eos_token_id"));
+            .find_map(|(file, object)| Some((file, present(object?, "eos_token_id")?)));
         Ok(Self {
-            eos_token_ids: eos.map_or(Ok(Vec::new()), |ids| token_ids(ids, vocab_size))?,
+            eos_token_ids: eos.map_or(Ok(Vec::new()), |(file, ids)| token_ids(file, ids, vocab_size))?,
             do_sample: match present(&fields, "do_sample") {
                 None => false,
-                Some(value) => value.as_bool().ok_or_else(|| wrong("do_sample", value, "true or false"))?,
+                Some(value) => value.as_bool().ok_or_else(|| wrong(FILE, "do_sample", value, "true or false"))?,
             },
             temperature: number(&fields, "temperature", 0.0, f32::MAX)?,
             top_k: match present(&fields, "top_k") {
@@ -50,7 +51,7 @@ impl GenerationConfig {
                     value
                         .as_u64()
                         .and_then(|count| u32::try_from(count).ok())
-                        .ok_or_else(|| wrong("top_k", value, "a whole number"))?,
+                        .ok_or_else(|| wrong(FILE, "top_k", value, "a whole number"))?,
                 ),
             },
             top_p: number(&fields, "top_p", 0.0, 1.0)?,
@@ -69,24 +70,24 @@ fn present<'a>(fields: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     fields.get(key).filter(|value| !value.is_null())
 }
 
-fn wrong(key: &str, found: &Value, expected: &str) -> Error {
-    Error::Corrupt { file: FILE.into(), problem: format!("{key} is {found}, expected {expected}") }
+fn wrong(file: &str, key: &str, found: &Value, expected: &str) -> Error {
+    Error::Corrupt { file: file.into(), problem: format!("{key} is {found}, expected {expected}") }
 }
 
 fn number(fields: &Map<String, Value>, key: &str, min: f32, max: f32) -> Result<Option<f32>, Error> {
     let Some(value) = present(fields, key) else { return Ok(None) };
     match value.as_f64().map(|number| number as f32).filter(|number| (min..=max).contains(number)) {
         Some(number) => Ok(Some(number)),
-        None => Err(wrong(key, value, &format!("a number from {min:?} to {max:?}"))),
+        None => Err(wrong(FILE, key, value, &format!("a number from {min:?} to {max:?}"))),
     }
 }
 
 /// A token id or a list of them.
-fn token_ids(value: &Value, vocab_size: usize) -> Result<Vec<u32>, Error> {
+fn token_ids(file: &str, value: &Value, vocab_size: usize) -> Result<Vec<u32>, Error> {
     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     let id = |value: &Value| {
         let id = value.as_u64().filter(|&id| id < vocab_size as u64).and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| wrong("eos_token_id", value, &format!("a token id below {vocab_size}")))
+        id.ok_or_else(|| wrong(file, "eos_token_id", value, &format!("a token id below {vocab_size}")))
     };
     list.iter().map(id).collect()
 }
@@ -135,6 +136,10 @@ mod tests {
         ] {
             let error = parse(Some(json), "{}").unwrap_err();
             assert!(error.contains(expected) && error.starts_with(FILE), "{json}: {error}");
+        }
+        for config in [r#"{"eos_token_id": 100}"#, r#"{"text_config": {"eos_token_id": 100}}"#] {
+            let error = parse(None, config).unwrap_err();
+            assert!(error.starts_with("config.json: eos_token_id is 100"), "{config}: {error}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! One layout is read: MLX affine quantisation in groups of [`GROUP`] columns, 4 or 8 bits a module, named as
 //! mlx-lm names it. [`Checkpoint::open`] checks every name, type, shape and offset before it gives anything out, and
 //! touches no page of a quantised weight, so it takes milliseconds whatever the size. [`Checkpoint::embedded`] is a
-//! small trained checkpoint inside the program; [`locate`] decides which one to run.
+//! small trained checkpoint inside the program; [`locate()`] decides which one to run.
 
 mod assemble;
 mod bytes;

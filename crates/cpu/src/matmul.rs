@@ -167,7 +167,7 @@ impl<'t> Task<'t, '_> {
     }
 
     /// The task's weight row `n`.
-    #[inline]
+    #[inline(always)]
     fn weight_row(&self, n: usize) -> WeightRow<'t> {
         let Matrix { cols, bits, weight, scales, biases, .. } = self.weight;
         let cut = |bytes: &'t [u8], width: usize| &bytes[(self.first + n) * width..][..width];
@@ -184,7 +184,11 @@ impl<'t> Task<'t, '_> {
     #[inline]
     fn weight_rows<const N: usize>(&self, first: usize) -> [WeightRow<'t>; N] {
         let last = self.len() - 1;
-        std::array::from_fn(|lane| self.weight_row(last.min(first + lane)))
+        let mut rows = [self.weight_row(last.min(first)); N];
+        for (lane, row) in rows.iter_mut().enumerate().skip(1) {
+            *row = self.weight_row(last.min(first + lane));
+        }
+        rows
     }
 
     /// Puts what a kernel found for whole rows, from the `first_plane`-th plane on, into the columns from `first` on;

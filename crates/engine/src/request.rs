@@ -107,7 +107,8 @@ impl Request {
             adjustments,
             prompt: self.prompt,
             sampling: self.sampling,
-            // The standard library seeds its hash maps from the system, anew each time; that is random enough here.
+            // The keys of a hash map come from the system once a thread and differ from map to map; what SipHash makes of
+            // them is random enough here.
             seed: self.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish()),
             max_tokens: self.max_tokens,
             stop_tokens: self.stop_tokens,

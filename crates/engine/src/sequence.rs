@@ -101,7 +101,7 @@ impl<S> Sequence<S> {
     /// Takes in what came of a segment of `tokens`, in the step of this number; says whether that ends the reply.
     ///
     /// # Errors
-    /// If the output is not of the kind that was asked for.
+    /// If there is no token to go on with, or the output is not of the kind that was asked for.
     pub(crate) fn advance(&mut self, tokens: usize, output: Output, step: u64) -> Result<Option<FinishReason>, String> {
         if self.remaining() > 0 {
             self.prefilled(tokens, step);
@@ -109,6 +109,7 @@ impl<S> Sequence<S> {
         match output {
             Output::Nothing if self.remaining() > 0 => Ok(None),
             Output::Sample(sample) if self.remaining() == 0 => Ok(self.drawn(sample)),
+            Output::NoFiniteLogit if self.remaining() == 0 => Err("the model gave no finite logit".into()),
             _ => Err("the backend gave an output of a kind that was not asked for".into()),
         }
     }

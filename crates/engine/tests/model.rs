@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use lily_backend::{Sample, Sampling};
-use lily_checkpoint::Checkpoint;
+use lily_checkpoint::{Bytes, Checkpoint};
 use lily_cpu::CpuBackend;
 use lily_engine::{Engine, Event, FinishReason, Options, Penalties, Reply, Request, SubmitError};
 
@@ -84,4 +84,29 @@ fn replies_under_load_are_those_alone() {
     let stats = shared.stats();
     assert_eq!(stats.generated_tokens, generated as u64);
     assert!(stats.steps < stats.generated_tokens, "nothing ran side by side");
+}
+
+/// A checkpoint with a damaged embedding row: whoever uses that token is told, and the replies beside it are those alone.
+#[test]
+fn a_sequence_of_no_numbers_fails_alone() {
+    const DAMAGED: usize = 77;
+    let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is sound");
+    let mut weights = checkpoint.weights.clone();
+    let mut scales = weights.embed_tokens.scales.to_vec();
+    let row = scales.len() / weights.embed_tokens.rows;
+    scales[DAMAGED * row..][..row].copy_from_slice(&0x7fc0_u16.to_le_bytes().repeat(row / 2));
+    weights.embed_tokens.scales = Bytes::from(scales);
+    let options = lily_cpu::Options { threads: 2, max_context: 512, simd: None };
+    let backend = CpuBackend::from_weights(&checkpoint.config, weights, options).expect("a backend");
+    let engine = Engine::start(backend, Options { parallel: 3, ..Options::new(VOCABULARY) });
+
+    let good = Request { logit_bias: vec![(DAMAGED as u32, -100.0)], ..Request::new((100..120).collect(), 40) };
+    let bad = Request::new(vec![5, DAMAGED as u32, 6], 10);
+    let alone = complete(submit(&engine, &good));
+    let beside = submit(&engine, &good);
+    for _ in 0..4 {
+        let mut reply = submit(&engine, &bad);
+        assert_eq!(reply.blocking_recv(), Some(Event::Failed("the model gave no finite logit".into())));
+    }
+    assert_eq!(complete(beside), alone);
 }

@@ -190,16 +190,27 @@ fn read_scales(rows: &[WeightRow<'_>; LANES], out: &mut [Scales]) {
         }
         let (low, high) = (transpose_words(low), transpose_words(high));
         for (out, parts) in out.iter_mut().zip(low.into_iter().chain(high)) {
-            let widen = |parts| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(parts)));
             let sorted = _mm512_shuffle_i32x4::<0b11_01_10_00>(parts, parts);
             out.scales = widen(_mm512_castsi512_si256(sorted));
             out.biases = widen(_mm512_extracti64x4_epi64::<1>(sorted));
         }
     }
     for (group, out) in (whole..).zip(rest) {
-        out.scales = from_array(rows.map(|row| scalar::bf16(row.scales, group)));
-        out.biases = from_array(rows.map(|row| scalar::bf16(row.biases, group)));
+        // Loops, not closures: a closure that is not inlined loses the instruction set.
+        let (mut scales, mut biases) = ([0.0; LANES], [0.0; LANES]);
+        for (lane, row) in rows.iter().enumerate() {
+            scales[lane] = scalar::bf16(row.scales, group);
+            biases[lane] = scalar::bf16(row.biases, group);
+        }
+        (out.scales, out.biases) = (from_array(scales), from_array(biases));
     }
+}
+
+/// Sixteen bf16 values as fp32.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni")]
+fn widen(halves: __m256i) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves)))
 }
 
 /// 8-bit weights times fp32 values, sixteen sums in a register.

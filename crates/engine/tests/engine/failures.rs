@@ -3,7 +3,7 @@
 use lily_engine::{Engine, Options, Request, SubmitError};
 
 use crate::scripted::{
-    DEVICE, PANIC, PANIC_ON_DROP, REFUSED, Script, assert_expected, complete, failure, options, prompt,
+    DEVICE, NOT_FINITE, PANIC, PANIC_ON_DROP, REFUSED, Script, assert_expected, complete, failure, options, prompt,
 };
 
 fn good(name: u32) -> Request {
@@ -33,6 +33,20 @@ fn a_refused_segment_fails_only_its_sequence() {
     let (engine, [first, second, failing, later]) = with_a_bad_one(&script, REFUSED);
     script.release();
     assert!(failure(failing).contains("outside the vocabulary"));
+    assert_expected(&good(1), first);
+    assert_expected(&good(2), second);
+    assert_expected(&good(3), later);
+    assert_eq!(script.states(), 0);
+    assert!(engine.stats().accepting);
+}
+
+/// Unlike a refusal it shows when all states of the call have moved on.
+#[test]
+fn a_state_without_finite_logits_fails_only_its_sequence() {
+    let script = Script::held();
+    let (engine, [first, second, failing, later]) = with_a_bad_one(&script, NOT_FINITE);
+    script.release();
+    assert_eq!(failure(failing), "the model gave no finite logit");
     assert_expected(&good(1), first);
     assert_expected(&good(2), second);
     assert_expected(&good(3), later);

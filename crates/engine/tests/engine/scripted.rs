@@ -22,6 +22,8 @@ pub(crate) const DEVICE: u32 = 191;
 pub(crate) const PANIC: u32 = 192;
 /// A state with this token panics when it is dropped.
 pub(crate) const PANIC_ON_DROP: u32 = 193;
+/// A state with this token gives no finite logit.
+pub(crate) const NOT_FINITE: u32 = 194;
 
 /// What a call held of one sequence, which its first prompt token names.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,6 +127,7 @@ pub(crate) struct State {
     length: usize,
     hash: u64,
     panics: bool,
+    finite: bool,
     script: Script,
 }
 
@@ -156,7 +159,7 @@ impl Backend for ScriptedBackend {
             return Err(BackendError::Device("scripted: no memory".into()));
         }
         self.script.0.states.fetch_add(1, Ordering::SeqCst);
-        Ok(State { name: 0, length: 0, hash: 0, panics: false, script: self.script.clone() })
+        Ok(State { name: 0, length: 0, hash: 0, panics: false, finite: true, script: self.script.clone() })
     }
 
     fn length(&self, state: &State) -> usize {
@@ -196,21 +199,25 @@ impl Backend for ScriptedBackend {
                 return Err(BackendError::ContextFull { wanted, limit: CONTEXT });
             }
         }
-        let outputs = segments.iter_mut().map(|segment| {
+        let output = |segment: &mut Segment<'_, State>| {
             let state = &mut *segment.state;
             for &token in segment.tokens {
                 state.name = if state.length == 0 { token } else { state.name };
                 state.length += 1;
                 state.hash = mix(state.hash, token);
                 state.panics |= token == PANIC_ON_DROP;
+                state.finite &= token != NOT_FINITE;
             }
-            Ok(match &segment.want {
+            match &segment.want {
                 Want::Nothing => Output::Nothing,
-                Want::Sample(draw) => Output::Sample(sample(&logits(state.hash), draw)?),
+                Want::Sample(draw) => {
+                    let logits = if state.finite { logits(state.hash) } else { vec![f32::NAN; LOGITS] };
+                    sample(&logits, draw).map_or(Output::NoFiniteLogit, Output::Sample)
+                }
                 Want::Logits => unreachable!("the engine asks for no logits"),
-            })
-        });
-        outputs.collect()
+            }
+        };
+        Ok(segments.iter_mut().map(output).collect())
     }
 
     fn snapshot(&mut self, _state: &State) -> Result<(), BackendError> {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lily_engine::{Options, Request, SubmitError};
+use lily_engine::{Engine, Event, Options, Request, SubmitError};
 
-use crate::scripted::{Script, assert_expected, failure, options, prompt};
+use crate::scripted::{Script, assert_expected, collect, failure, options, prompt};
 
 fn request(name: u32) -> Request {
     Request::new(prompt(name, 10), 20)
@@ -48,7 +48,7 @@ fn at_the_deadline_all_are_told() {
 
 #[test]
 fn an_idle_engine_ends_at_once() {
-    for end in [lily_engine::Engine::shutdown, lily_engine::Engine::shutdown_now] {
+    for end in [Engine::shutdown, Engine::shutdown_now] {
         let engine = Script::default().engine(options());
         end(&engine);
         engine.join();
@@ -67,4 +67,37 @@ fn the_last_handle_ends_the_engine_but_not_its_replies() {
     script.release();
     assert_expected(&request(1), reply);
     assert_expected(&request(2), another);
+}
+
+/// Clients submit without a pause while the end comes at some moment or other: whatever was taken ends.
+#[test]
+fn what_was_taken_ends_whenever_the_end_comes() {
+    for round in 0..150u64 {
+        let engine = Script::default().engine(Options { parallel: 2, queue: 4, ..options() });
+        std::thread::scope(|scope| {
+            for client in 1..=4 {
+                let engine = &engine;
+                scope.spawn(move || {
+                    loop {
+                        match engine.submit(request(client)) {
+                            Ok(reply) => match collect(reply).pop() {
+                                Some(Event::Finished { .. } | Event::Failed(_)) => {}
+                                other => panic!("the reply ended with {other:?}"),
+                            },
+                            Err(SubmitError::QueueFull { .. }) => std::thread::yield_now(),
+                            Err(SubmitError::ShuttingDown) => break,
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_micros(round * 37 % 2000));
+            if round % 2 == 0 {
+                engine.shutdown()
+            } else {
+                engine.shutdown_now()
+            }
+            engine.join();
+        });
+    }
 }

@@ -1,0 +1,153 @@
+//! The arguments, as clap reads them.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Serve Qwen3.6-35B-A3B on your own machine.
+#[derive(Debug, Parser)]
+#[command(name = "lily", version, about)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve the model over an OpenAI-compatible API.
+    Serve(ServeArgs),
+    /// Talk to the model in the terminal.
+    Chat(ChatArgs),
+    /// Answer one prompt and end.
+    Run(RunArgs),
+    /// Say what a checkpoint is and what memory it needs.
+    Inspect(InspectArgs),
+    /// Measure the model's quality: perplexity of a text, accuracy on tasks.
+    Eval(EvalArgs),
+}
+
+/// Which model, and how much of the machine it may take.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModelArgs {
+    /// Checkpoint directory [default: $LILY_MODEL, else a downloaded 35B in the Hugging Face cache, else the small
+    /// embedded one].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Tokens a sequence may hold, prompt and reply together [default: the model's, or what memory allows].
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_context: Option<u32>,
+    /// Threads to compute with [default: all cores].
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) threads: usize,
+}
+
+/// `lily serve`
+#[derive(Args, Debug)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Address to bind. Anything but loopback lets others in: there is no authentication yet.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) host: IpAddr,
+    /// Port to bind; 0 takes a free one and prints it.
+    #[arg(long, default_value_t = 8080)]
+    pub(crate) port: u16,
+    /// Requests answered at once; further ones wait.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = parallel)]
+    pub(crate) parallel: usize,
+    /// The largest request body taken, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) max_body: u32,
+}
+
+/// How to draw tokens; what is not given comes from the checkpoint's generation_config.json.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SamplingArgs {
+    /// 0 always takes the most probable token.
+    #[arg(long)]
+    pub(crate) temperature: Option<f32>,
+    /// Repeats the same draws.
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// The longest reply, in tokens [default: what the context leaves].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) max_tokens: Option<usize>,
+    /// Answer without thinking first.
+    #[arg(long)]
+    pub(crate) no_think: bool,
+    /// Text that stands before the conversation.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+}
+
+/// `lily chat`
+#[derive(Args, Debug)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+}
+
+/// `lily run`
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// What to answer; what is piped in follows it.
+    pub(crate) prompt: Option<String>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+}
+
+/// `lily inspect`
+#[derive(Args, Debug)]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Sequences at once, for the memory plan.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = parallel)]
+    pub(crate) parallel: usize,
+}
+
+/// `lily eval`
+#[derive(Args, Debug)]
+pub(crate) struct EvalArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Perplexity of a text file, in windows from an empty state; the first token of each is not scored.
+    #[arg(long, value_name = "FILE", required_unless_present = "tasks")]
+    pub(crate) perplexity: Option<PathBuf>,
+    /// Tokens a window.
+    #[arg(long, value_name = "TOKENS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) window: u32,
+    /// Accuracy on task cases, as models/tiny/eval/cases.jsonl has them.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tasks: Option<PathBuf>,
+    /// Cases answered at once.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = parallel)]
+    pub(crate) parallel: usize,
+}
+
+/// More sequences than this at once serve nobody on one machine, and their states would not fit.
+const MOST_PARALLEL: usize = 64;
+
+fn parallel(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if (1..=MOST_PARALLEL).contains(&count) => Ok(count),
+        _ => Err(format!("expected a number from 1 to {MOST_PARALLEL}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use clap::CommandFactory;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

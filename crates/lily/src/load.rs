@@ -1,0 +1,140 @@
+//! From arguments to a running engine: find the checkpoint, check that it fits, start the backend.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use lily_backend::{MemoryPlan, Sampling};
+use lily_chat::{ChatTemplate, Tokenizer};
+use lily_checkpoint::{CHECKPOINT, Checkpoint, Environment, GenerationConfig, Source, locate};
+use lily_cpu::CpuBackend;
+use lily_engine::Engine;
+
+use crate::cli::ModelArgs;
+
+/// The share of the machine's memory that a plan may take; the rest is for the system and for what we misjudge.
+const SHARE_OF_MEMORY: f64 = 0.95;
+
+/// A checkpoint, ready to run.
+pub(crate) struct Model {
+    pub(crate) checkpoint: Arc<Checkpoint>,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) template: Arc<ChatTemplate>,
+    pub(crate) plan: MemoryPlan,
+    threads: usize,
+}
+
+impl Model {
+    /// Opens the checkpoint that `args` mean and plans memory for `parallel` sequences.
+    pub(crate) fn open(args: &ModelArgs, parallel: usize) -> Result<Self> {
+        let checkpoint = open_checkpoint(args)?;
+        let files = &checkpoint.files;
+        let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref())
+            .with_context(|| format!("{}: the tokenizer cannot be used", checkpoint.name()))?;
+        let rows = checkpoint.config.vocab_size;
+        if tokenizer.vocabulary() > rows {
+            bail!(
+                "{}: tokenizer.json has ids up to {}, the embedding only {rows} rows: do they belong together?",
+                checkpoint.name(),
+                tokenizer.vocabulary() - 1
+            );
+        }
+        let Some(source) = &files.chat_template else {
+            bail!(
+                "{}: no chat template (neither chat_template.jinja nor one in tokenizer_config.json): is the download complete?",
+                checkpoint.name()
+            );
+        };
+        let template = files
+            .tokenizer_config
+            .iter()
+            .try_fold(ChatTemplate::from_source(source)?, |template, config| template.with_special_tokens(config))
+            .with_context(|| format!("{}: the chat template cannot be used", checkpoint.name()))?;
+        let plan = plan(&checkpoint, args.max_context, parallel)?;
+        Ok(Self {
+            checkpoint: Arc::new(checkpoint),
+            tokenizer: Arc::new(tokenizer),
+            template: Arc::new(template),
+            plan,
+            threads: args.threads,
+        })
+    }
+
+    /// The backend by itself, for work that needs no scheduling.
+    pub(crate) fn backend(&self) -> Result<CpuBackend> {
+        let options = lily_cpu::Options { threads: self.threads, max_context: self.plan.context, simd: None };
+        Ok(CpuBackend::new(Arc::clone(&self.checkpoint), options)?)
+    }
+
+    /// An engine with a thread of its own.
+    pub(crate) fn start(&self) -> Result<Engine> {
+        let options = lily_engine::Options {
+            parallel: self.plan.parallel,
+            ..lily_engine::Options::new(self.tokenizer.vocabulary())
+        };
+        Ok(Engine::start(self.backend()?, options))
+    }
+}
+
+/// Opens the checkpoint that `args` mean, and says on stderr if it is only the embedded one.
+pub(crate) fn open_checkpoint(args: &ModelArgs) -> Result<Checkpoint> {
+    let found = locate(args.model.as_deref(), &Environment::of_process());
+    for note in &found.notes {
+        eprintln!("note: {note}");
+    }
+    if found.source == Source::Embedded {
+        eprintln!(
+            "This is the embedded Lily Tiny, a test model of 26 M parameters that knows simple chat, sums and tools.\n\
+             For the real one: hf download {CHECKPOINT} (20 GB), then start again; or --model DIR."
+        );
+    }
+    Ok(found.source.open()?)
+}
+
+/// The memory plan for the context asked for, or for the longest that fits when none is.
+pub(crate) fn plan(checkpoint: &Checkpoint, max_context: Option<u32>, parallel: usize) -> Result<MemoryPlan> {
+    let longest = checkpoint.config.max_position_embeddings;
+    if let Some(asked) = max_context
+        && asked as usize > longest
+    {
+        bail!("--max-context {asked} is more than the {longest} tokens the model was made for");
+    }
+    let asked = max_context.map_or(longest, |context| context as usize);
+    let plan = CpuBackend::plan(&checkpoint.config, checkpoint.weights.summary().bytes(), asked, parallel);
+    let memory = machine_memory()?;
+    let available = (memory as f64 * SHARE_OF_MEMORY) as u64;
+    if plan.total() <= available {
+        return Ok(plan);
+    }
+    let largest = plan.largest_context(asked, available);
+    match largest {
+        Some(smaller) if max_context.is_none() => Ok(smaller),
+        Some(smaller) => bail!(
+            "a context of {asked} tokens for {parallel} sequences does not fit in this machine's {} MiB:\n{plan}\n\
+             --max-context {} would fit, or fewer sequences at once",
+            memory >> 20,
+            smaller.context
+        ),
+        None => bail!("the model does not fit in this machine's {} MiB:\n{plan}", memory >> 20),
+    }
+}
+
+/// Bytes of memory that this process may have: the machine's, or its control group's if that is less.
+pub(crate) fn machine_memory() -> Result<u64> {
+    let mut system = sysinfo::System::new().context("this machine's memory cannot be told")?;
+    system.refresh_memory();
+    let limit = system.cgroup_limits().map_or(u64::MAX, |limits| limits.total_memory);
+    Ok(system.total_memory().min(limit))
+}
+
+/// How the checkpoint wants its tokens drawn.
+pub(crate) fn sampling(generation: &GenerationConfig) -> Sampling {
+    if !generation.do_sample {
+        return Sampling::GREEDY;
+    }
+    Sampling {
+        temperature: generation.temperature.unwrap_or(1.0),
+        top_k: generation.top_k.unwrap_or(0) as usize,
+        top_p: generation.top_p.unwrap_or(1.0),
+        min_p: generation.min_p.unwrap_or(0.0),
+    }
+}
