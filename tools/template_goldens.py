@@ -3,7 +3,7 @@
 
 Usage: tools/template_goldens.py > crates/chat/tests/fixtures/template_goldens.json   (needs: pip install jinja2)
 
-The file is a list of cases: the template's name (a file of the fixtures, or the small checkpoint's), or the source of
+The file is a list of cases: the template's name (the 35B's or the small checkpoint's), or the source of
 a snippet; what goes in; and what comes out: "text", or "raised" with the reason a template gave to raise_exception.
 """
 
@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TEMPLATES = {
-    "qwen3_6": ROOT / "crates/chat/tests/fixtures/qwen3_6.jinja",
+    "qwen3_6": ROOT / "models/qwen3.6-35b-a3b/chat_template.jinja",
     "tiny": ROOT / "models/tiny/chat_template.jinja",
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Encodes varied strings with tiktoken as goldens for crates/chat's tests of the real vocabulary.
 
-Usage: zstd -dc crates/chat/tests/fixtures/qwen3_6.tiktoken.zst > ranks
+Usage: zstd -dc models/qwen3.6-35b-a3b/ranks.tiktoken.zst > ranks
        tools/tokenizer_goldens.py ranks > crates/chat/tests/fixtures/tiktoken_goldens.json   (needs: pip install tiktoken)
 
 The file is a list of [text, ids].

@@ -6,7 +6,7 @@ use lily_chat::{ChatTemplate, Prompt, TemplateError, begins_in_reasoning};
 use serde_json::{Map, Value, json};
 
 fn official() -> ChatTemplate {
-    ChatTemplate::from_source(&String::from_utf8(common::fixture("qwen3_6.jinja")).expect("UTF-8")).expect("compiles")
+    ChatTemplate::from_source(&common::real_template()).expect("compiles")
 }
 
 fn tiny() -> ChatTemplate {

@@ -14,7 +14,7 @@ fn the_real_vocabulary_gives_the_models_goldens() {
     let numbers = (1..700).map(|number| number.to_string()).collect::<Vec<_>>().join(" ");
     assert_eq!(tokenizer.encode(&numbers).expect("encodes").len(), 2687);
 
-    let template = String::from_utf8(common::fixture("qwen3_6.jinja")).expect("UTF-8");
+    let template = common::real_template();
     let prompt = Prompt {
         messages: vec![json!({ "role": "user", "content": "Name the two colors of a chessboard." })],
         add_generation_prompt: true,

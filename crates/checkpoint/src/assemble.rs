@@ -1,14 +1,66 @@
-//! The name map: which tensor is which weight, and the shape that the config gives it.
+//! The name map: which tensor is which weight, and the shape that the config gives it. One walk over the model serves
+//! whoever reads its tensors and whoever writes them.
 
+use std::convert::Infallible;
+
+use crate::layout::{Part, Quantised};
 use crate::tensors::Tensors;
 use crate::weights::{Attention, DeltaNet, Experts, Layer, Mixer, Moe, Weights};
-use crate::{Config, Error, LayerKind, Matrices};
+use crate::{Bytes, Config, Error, LayerKind, Matrices, TensorInfo};
 
 /// Takes the whole text model out of the tensors.
 pub(crate) fn assemble(config: &Config, tensors: &mut Tensors) -> Result<Weights, Error> {
     check_layout(config, tensors)?;
+    walk(config, tensors)
+}
+
+/// The parts of the whole text model, in the order of the walk.
+pub(crate) fn parts(config: &Config) -> Vec<Part> {
+    let mut list = List(Vec::new());
+    let Ok(_) = walk(config, &mut list);
+    list.0
+}
+
+impl Config {
+    /// The tensors of the text model in MLX's layout: those that [`crate::Checkpoint::open`] asks for.
+    #[must_use]
+    pub fn tensors(&self) -> Vec<TensorInfo> {
+        parts(self).iter().flat_map(Part::tensors).collect()
+    }
+}
+
+/// What a walk gets the weights from.
+pub(crate) trait Source {
+    type Error;
+
+    fn matrices(&mut self, part: Quantised) -> Result<Matrices, Self::Error>;
+
+    /// A small tensor, as floats of any type. `part` has the type that MLX writes.
+    fn floats(&mut self, part: TensorInfo) -> Result<Vec<f32>, Self::Error>;
+}
+
+/// Takes down what is asked for, and gives out weights without data.
+struct List(Vec<Part>);
+
+impl Source for List {
+    type Error = Infallible;
+
+    fn matrices(&mut self, part: Quantised) -> Result<Matrices, Infallible> {
+        let [weight, scales, biases] = [const { Bytes::from_static(&[]) }; 3];
+        let (count, rows, cols, bits) = (part.count.unwrap_or(1), part.rows, part.cols, part.bits);
+        self.0.push(Part::Quantised(part));
+        Ok(Matrices { count, rows, cols, bits, weight, scales, biases })
+    }
+
+    fn floats(&mut self, part: TensorInfo) -> Result<Vec<f32>, Infallible> {
+        self.0.push(Part::Floats(part));
+        Ok(Vec::new())
+    }
+}
+
+fn walk<S: Source>(config: &Config, source: &mut S) -> Result<Weights, S::Error> {
     let embedding = [config.vocab_size, config.hidden_size];
-    let mut root = Module { config, tensors, path: "language_model.".into() };
+    let mut root = Module { config, source, path: "language_model.".into() };
     Ok(Weights {
         embed_tokens: root.linear("model.embed_tokens", embedding)?,
         norm: root.floats("model.norm.weight", &[config.hidden_size])?,
@@ -41,31 +93,38 @@ fn check_layout(config: &Config, tensors: &Tensors) -> Result<(), Error> {
 }
 
 /// A place in the tree of names.
-struct Module<'a> {
+struct Module<'a, S> {
     config: &'a Config,
-    tensors: &'a mut Tensors,
+    source: &'a mut S,
     /// Ends in a dot.
     path: String,
 }
 
-impl Module<'_> {
-    fn within(&mut self, name: &str) -> Module<'_> {
-        Module { config: self.config, path: format!("{}{name}.", self.path), tensors: self.tensors }
+impl<S: Source> Module<'_, S> {
+    fn within(&mut self, name: &str) -> Module<'_, S> {
+        Module { config: self.config, path: format!("{}{name}.", self.path), source: self.source }
     }
 
-    fn linear(&mut self, name: &str, shape: [usize; 2]) -> Result<Matrices, Error> {
+    fn linear(&mut self, name: &str, shape: [usize; 2]) -> Result<Matrices, S::Error> {
         self.stack(name, None, shape)
     }
 
-    fn stack(&mut self, name: &str, count: Option<usize>, shape: [usize; 2]) -> Result<Matrices, Error> {
-        self.tensors.matrices(&format!("{}{name}", self.path), &self.config.quantization, count, shape)
+    fn stack(&mut self, name: &str, count: Option<usize>, [rows, cols]: [usize; 2]) -> Result<Matrices, S::Error> {
+        let module = format!("{}{name}", self.path);
+        let bits = self.config.quantization.bits(&module);
+        self.source.matrices(Quantised { module, bits, count, rows, cols })
     }
 
-    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
-        self.tensors.floats(&format!("{}{name}", self.path), shape)
+    fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, S::Error> {
+        self.typed_floats(name, "BF16", shape)
     }
 
-    fn layer(&mut self, index: usize) -> Result<Layer, Error> {
+    fn typed_floats(&mut self, name: &str, dtype: &'static str, shape: &[usize]) -> Result<Vec<f32>, S::Error> {
+        let shape = shape.iter().map(|&size| size as u64).collect();
+        self.source.floats(TensorInfo { name: format!("{}{name}", self.path), dtype, shape })
+    }
+
+    fn layer(&mut self, index: usize) -> Result<Layer, S::Error> {
         let config = self.config;
         let mut layer = self.within(&format!("model.layers.{index}"));
         Ok(Layer {
@@ -79,7 +138,7 @@ impl Module<'_> {
         })
     }
 
-    fn delta_net(&mut self) -> Result<DeltaNet, Error> {
+    fn delta_net(&mut self) -> Result<DeltaNet, S::Error> {
         let (hidden, sizes) = (self.config.hidden_size, &self.config.delta_net);
         Ok(DeltaNet {
             in_proj_qkv: self.linear("in_proj_qkv", [sizes.conv_channels(), hidden])?,
@@ -87,14 +146,14 @@ impl Module<'_> {
             in_proj_a: self.linear("in_proj_a", [sizes.value_heads, hidden])?,
             in_proj_b: self.linear("in_proj_b", [sizes.value_heads, hidden])?,
             conv1d: self.floats("conv1d.weight", &[sizes.conv_channels(), sizes.conv_width, 1])?,
-            a_log: self.floats("A_log", &[sizes.value_heads])?,
+            a_log: self.typed_floats("A_log", "F32", &[sizes.value_heads])?,
             dt_bias: self.floats("dt_bias", &[sizes.value_heads])?,
             norm: self.floats("norm.weight", &[sizes.head_dim])?,
             out_proj: self.linear("out_proj", [hidden, sizes.value_size()])?,
         })
     }
 
-    fn attention(&mut self) -> Result<Attention, Error> {
+    fn attention(&mut self) -> Result<Attention, S::Error> {
         let (hidden, sizes) = (self.config.hidden_size, &self.config.attention);
         Ok(Attention {
             q_proj: self.linear("q_proj", [2 * sizes.query_size(), hidden])?,
@@ -106,7 +165,7 @@ impl Module<'_> {
         })
     }
 
-    fn moe(&mut self) -> Result<Moe, Error> {
+    fn moe(&mut self) -> Result<Moe, S::Error> {
         let (hidden, sizes) = (self.config.hidden_size, &self.config.moe);
         Ok(Moe {
             gate: self.linear("gate", [sizes.experts, hidden])?,
@@ -116,7 +175,7 @@ impl Module<'_> {
         })
     }
 
-    fn experts(&mut self, count: Option<usize>, width: usize) -> Result<Experts, Error> {
+    fn experts(&mut self, count: Option<usize>, width: usize) -> Result<Experts, S::Error> {
         let hidden = self.config.hidden_size;
         Ok(Experts {
             gate_proj: self.stack("gate_proj", count, [width, hidden])?,

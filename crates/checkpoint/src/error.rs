@@ -1,4 +1,4 @@
-//! What can be wrong with a checkpoint, in words that say what to do about it.
+//! What can go wrong with a checkpoint, in words that say what to do about it.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The checkpoint that Lily is made for.
 pub const CHECKPOINT: &str = "mlx-community/Qwen3.6-35B-A3B-4bit";
 
-/// Why a checkpoint cannot be used.
+/// Why a checkpoint cannot be used, or not written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,6 +24,17 @@ pub enum Error {
         /// Its reason.
         source: io::Error,
     },
+    /// The operating system refused.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+    /// Writing was called off.
+    #[error("interrupted")]
+    Interrupted,
     /// A checkpoint, perhaps a good one, but not one that Lily can run.
     #[error("{}: {what}. Lily runs {CHECKPOINT}", path.display())]
     OtherFormat {

@@ -4,7 +4,8 @@
 //! One layout is read: MLX affine quantisation in groups of [`GROUP`] columns, 4 or 8 bits a module, named as
 //! mlx-lm names it. [`Checkpoint::open`] checks every name, type, shape and offset before it gives anything out, and
 //! touches no page of a quantised weight, so it takes milliseconds whatever the size. [`Checkpoint::embedded`] is a
-//! small trained checkpoint inside the program; [`locate()`] decides which one to run.
+//! small trained checkpoint inside the program; [`locate()`] decides which one to run. [`Synthetic`] writes one of any
+//! size with random weights.
 
 mod assemble;
 mod bytes;
@@ -13,11 +14,13 @@ mod config;
 mod directory;
 mod error;
 mod generation;
+mod layout;
 mod locate;
 mod matrix;
 mod quantization;
 mod safetensors;
 mod summary;
+mod synthetic;
 mod tensors;
 mod weights;
 
@@ -26,9 +29,12 @@ pub use checkpoint::{ChatFiles, Checkpoint};
 pub use config::{AttentionConfig, Config, DeltaNetConfig, LayerKind, MoeConfig};
 pub use error::{CHECKPOINT, Error};
 pub use generation::GenerationConfig;
+pub use layout::TensorInfo;
 pub use locate::{Environment, Located, Source, locate};
 pub use matrix::{Bits, GROUP, Matrices, Matrix};
 pub use quantization::Quantization;
+pub use safetensors::header as safetensors_header;
 pub use summary::{Group, Summary};
+pub use synthetic::Synthetic;
 pub use tensors::Skipped;
 pub use weights::{Attention, DeltaNet, Experts, Layer, Mixer, Moe, Weights};

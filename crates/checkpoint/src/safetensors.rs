@@ -6,9 +6,10 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::{Map, Value, json};
 
 use crate::directory::lfs_pointer;
-use crate::{Bytes, Error};
+use crate::{Bytes, Error, TensorInfo};
 
 /// The longest header that is read; the 35B's has some 200 kB. The same bound as the safetensors library's.
 const MAX_HEADER: u64 = 100_000_000;
@@ -74,6 +75,33 @@ pub(crate) fn parse(file: &str, bytes: &Bytes) -> Result<Vec<(String, Tensor)>, 
         return Err(corrupt(format!("its tensors end at byte {} of the data, which has {}", previous.1, data.len())));
     }
     Ok(tensors)
+}
+
+/// The beginning of a safetensors file of MLX's, up to where the tensors' bytes follow in the order given. Its length is
+/// a multiple of 8.
+///
+/// # Panics
+/// If a type is none of safetensors', or if the data has more than 2^64 bytes.
+#[must_use]
+pub fn header(tensors: &[TensorInfo]) -> Vec<u8> {
+    let mut entries = Map::with_capacity(tensors.len() + 1);
+    entries.insert("__metadata__".into(), json!({ "format": "mlx" }));
+    let mut begin = 0u64;
+    for tensor in tensors {
+        let end = begin.checked_add(byte_count(tensor)).expect("the data fits in 64 bits");
+        let entry = json!({ "dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [begin, end] });
+        entries.insert(tensor.name.clone(), entry);
+        begin = end;
+    }
+    let mut json = Value::Object(entries).to_string().into_bytes();
+    json.resize(json.len().next_multiple_of(8), b' ');
+    [&(json.len() as u64).to_le_bytes()[..], &json].concat()
+}
+
+/// Bytes of a tensor's data.
+pub(crate) fn byte_count(tensor: &TensorInfo) -> u64 {
+    let width = width(tensor.dtype).expect("a type of safetensors'");
+    tensor.shape.iter().fold(width, |size, &dimension| size.saturating_mul(dimension))
 }
 
 /// Bytes of one element.

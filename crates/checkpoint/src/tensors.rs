@@ -5,8 +5,10 @@ use std::fmt::Write;
 
 use half::{bf16, f16};
 
+use crate::assemble::Source;
+use crate::layout::Quantised;
 use crate::safetensors::{self, Tensor};
-use crate::{Bits, Bytes, Error, GROUP, Matrices, Quantization};
+use crate::{Bits, Bytes, Error, Matrices, TensorInfo};
 
 /// Prefixes of tensors that a checkpoint may hold and that Lily does not use yet: the image encoder and the draft head.
 const SKIPPED: [&str; 3] = ["vision_tower.", "mtp.", "language_model.mtp."];
@@ -79,58 +81,12 @@ impl Tensors {
         self.by_name.get(name).map(|(_, tensor)| tensor.shape.as_slice())
     }
 
-    /// Takes a quantised module: `[rows, cols]`, or a stack `[count, rows, cols]` if `count` is given.
-    pub(crate) fn matrices(
-        &mut self,
-        module: &str,
-        quantization: &Quantization,
-        count: Option<usize>,
-        [rows, cols]: [usize; 2],
-    ) -> Result<Matrices, Error> {
-        let bits = quantization.bits(module);
-        let shape = |width: usize| count.into_iter().chain([rows, width]).map(|size| size as u64).collect::<Vec<_>>();
-        let words = shape(cols * bits.count() / 32);
-        if self.shape(&format!("{module}.weight")) == Some(&shape(cols * other(bits).count() / 32)) {
-            return Err(Error::Tensor(format!(
-                "{} has {} bits, config.json says {}",
-                label(module),
-                other(bits).count(),
-                bits.count()
-            )));
-        }
-        let groups = shape(cols / GROUP);
-        Ok(Matrices {
-            count: count.unwrap_or(1),
-            rows,
-            cols,
-            bits,
-            weight: self.take(&format!("{module}.weight"), &["U32"], &words)?.bytes,
-            scales: self.take(&format!("{module}.scales"), &["BF16"], &groups)?.bytes,
-            biases: self.take(&format!("{module}.biases"), &["BF16"], &groups)?.bytes,
-        })
-    }
-
-    /// Takes a small tensor of any float type and reads it.
-    pub(crate) fn floats(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, Error> {
-        let shape: Vec<u64> = shape.iter().map(|&size| size as u64).collect();
-        let tensor = self.take(name, &["BF16", "F32", "F16"], &shape)?;
-        let halves = || tensor.bytes.as_chunks().0.iter().map(|&bytes| u16::from_le_bytes(bytes));
-        let floats: Vec<f32> = match tensor.dtype.as_str() {
-            "F32" => tensor.bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
-            "F16" => halves().map(|bits| f16::from_bits(bits).to_f32()).collect(),
-            _ => halves().map(|bits| bf16::from_bits(bits).to_f32()).collect(),
-        };
-        match floats.iter().position(|value| !value.is_finite()) {
-            Some(index) => Err(Error::Tensor(format!("{} holds {} at {index}", label(name), floats[index]))),
-            None => Ok(floats),
-        }
-    }
-
-    fn take(&mut self, name: &str, dtypes: &[&str], shape: &[u64]) -> Result<Tensor, Error> {
+    fn take(&mut self, expected: &TensorInfo, dtypes: &[&str]) -> Result<Tensor, Error> {
+        let TensorInfo { name, shape, .. } = expected;
         let Some((_, tensor)) = self.by_name.remove(name) else {
             return Err(Error::Tensor(format!("{} is missing", label(name))));
         };
-        if tensor.shape != shape {
+        if tensor.shape != *shape {
             return Err(Error::Tensor(format!("{} is {:?}, expected {shape:?}", label(name), tensor.shape)));
         }
         if !dtypes.contains(&tensor.dtype.as_str()) {
@@ -152,6 +108,47 @@ impl Tensors {
             let _ = write!(problem, ", and {} more", unexpected.len() - 1);
         }
         Err(Error::Corrupt { file: self.files[*file].clone(), problem })
+    }
+}
+
+impl Source for Tensors {
+    type Error = Error;
+
+    fn matrices(&mut self, part: Quantised) -> Result<Matrices, Error> {
+        let [weight, scales, biases] = part.tensors();
+        let other = Quantised { bits: other(part.bits), ..part.clone() };
+        let [other_weight, ..] = other.tensors();
+        if self.shape(&weight.name) == Some(&other_weight.shape) {
+            return Err(Error::Tensor(format!(
+                "{} has {} bits, config.json says {}",
+                label(&part.module),
+                other.bits.count(),
+                part.bits.count()
+            )));
+        }
+        Ok(Matrices {
+            count: part.count.unwrap_or(1),
+            rows: part.rows,
+            cols: part.cols,
+            bits: part.bits,
+            weight: self.take(&weight, &[weight.dtype])?.bytes,
+            scales: self.take(&scales, &[scales.dtype])?.bytes,
+            biases: self.take(&biases, &[biases.dtype])?.bytes,
+        })
+    }
+
+    fn floats(&mut self, part: TensorInfo) -> Result<Vec<f32>, Error> {
+        let tensor = self.take(&part, &["BF16", "F32", "F16"])?;
+        let halves = || tensor.bytes.as_chunks().0.iter().map(|&bytes| u16::from_le_bytes(bytes));
+        let floats: Vec<f32> = match tensor.dtype.as_str() {
+            "F32" => tensor.bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
+            "F16" => halves().map(|bits| f16::from_bits(bits).to_f32()).collect(),
+            _ => halves().map(|bits| bf16::from_bits(bits).to_f32()).collect(),
+        };
+        match floats.iter().position(|value| !value.is_finite()) {
+            Some(index) => Err(Error::Tensor(format!("{} holds {} at {index}", label(&part.name), floats[index]))),
+            None => Ok(floats),
+        }
     }
 }
 

@@ -2,15 +2,13 @@
 
 mod common;
 
-use std::fs;
-
-use common::{assert_says, fixture};
+use common::{assert_says, full_size_config};
 use lily_checkpoint::Config;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn good() -> Value {
-    serde_json::from_slice(&fs::read(fixture("config.json")).unwrap()).unwrap()
+    serde_json::from_slice(&full_size_config()).unwrap()
 }
 
 fn error(config: &Value) -> String {

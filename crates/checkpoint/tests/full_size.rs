@@ -2,25 +2,12 @@
 
 mod common;
 
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 
-use common::{Tensor, fixture, header_for, write_safetensors};
+use common::{full_size_config, full_size_tensors, header_for, write_safetensors};
 use lily_checkpoint::{Bits, Checkpoint, Config, LayerKind};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-fn tensors() -> Vec<Tensor> {
-    let mut text = String::new();
-    let file = File::open(fixture("tensors.tsv.zst")).unwrap();
-    ruzstd::decoding::StreamingDecoder::new(file).unwrap().read_to_string(&mut text).unwrap();
-    text.lines()
-        .map(|line| {
-            let [name, shape, dtype] = line.split('\t').collect::<Vec<_>>().try_into().unwrap();
-            (name.to_owned(), dtype.to_owned(), serde_json::from_str(shape).unwrap())
-        })
-        .collect()
-}
 
 /// Bytes of this process in memory, pages of mapped files too, where the system tells.
 fn resident() -> Option<u64> {
@@ -30,7 +17,7 @@ fn resident() -> Option<u64> {
 
 /// In four shards with an index; some tensors of the image encoder among them, as in the real repository.
 fn write(dir: &TempDir) {
-    let mut tensors = tensors();
+    let mut tensors = full_size_tensors();
     tensors.push(("vision_tower.patch_embed.proj.weight".into(), "BF16".into(), vec![1152, 2, 16, 16, 3]));
     tensors.push(("vision_tower.pos_embed.weight".into(), "BF16".into(), vec![2304, 1152]));
     let mut weight_map = json!({});
@@ -44,7 +31,7 @@ fn write(dir: &TempDir) {
     }
     let index = json!({"metadata": {}, "weight_map": weight_map});
     fs::write(dir.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
-    fs::copy(fixture("config.json"), dir.path().join("config.json")).unwrap();
+    fs::write(dir.path().join("config.json"), full_size_config()).unwrap();
     fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
 }
 
@@ -75,7 +62,7 @@ fn the_35b_opens_and_every_tensor_has_its_place() {
 
 #[test]
 fn the_sizes_of_the_35b() {
-    let config = Config::parse(&fs::read(fixture("config.json")).unwrap()).unwrap();
+    let config = Config::parse(&full_size_config()).unwrap();
     assert_eq!((config.vocab_size, config.hidden_size, config.max_position_embeddings), (248_320, 2048, 262_144));
     assert_eq!((config.count(LayerKind::DeltaNet), config.count(LayerKind::Attention)), (30, 10));
     assert_eq!((config.attention.query_size(), config.attention.kv_size()), (4096, 512));
@@ -87,7 +74,7 @@ fn the_sizes_of_the_35b() {
 
 #[test]
 fn layers_without_a_list_follow_the_interval() {
-    let mut json: Value = serde_json::from_slice(&fs::read(fixture("config.json")).unwrap()).unwrap();
+    let mut json: Value = serde_json::from_slice(&full_size_config()).unwrap();
     let listed = Config::parse(json.to_string().as_bytes()).unwrap();
     json["text_config"].as_object_mut().unwrap().remove("layer_types");
     assert_eq!(Config::parse(json.to_string().as_bytes()).unwrap(), listed);

@@ -12,6 +12,16 @@ pub(crate) fn tiny_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny")
 }
 
+/// The folder of the 35B's files.
+pub(crate) fn real_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/qwen3.6-35b-a3b")
+}
+
+/// The chat template that goes with the real vocabulary.
+pub(crate) fn real_template() -> String {
+    std::fs::read_to_string(real_folder().join("chat_template.jinja")).expect("the template")
+}
+
 /// A file of this crate's fixtures.
 pub(crate) fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)).expect(name)
@@ -31,7 +41,7 @@ pub(crate) fn tiny() -> Arc<Tokenizer> {
 pub(crate) fn real_files() -> &'static (Vec<u8>, Vec<u8>) {
     static FILES: OnceLock<(Vec<u8>, Vec<u8>)> = OnceLock::new();
     FILES.get_or_init(|| {
-        let compressed = fixture("qwen3_6.tiktoken.zst");
+        let compressed = std::fs::read(real_folder().join("ranks.tiktoken.zst")).expect("the ranks");
         let mut text = String::new();
         ruzstd::decoding::StreamingDecoder::new(compressed.as_slice())
             .expect("a zstd frame")

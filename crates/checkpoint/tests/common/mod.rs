@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use lily_checkpoint::Checkpoint;
@@ -18,8 +18,23 @@ pub(crate) fn tiny_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny")
 }
 
-pub(crate) fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen3.6-35b-a3b").join(name)
+/// The config of the 35B.
+pub(crate) fn full_size_config() -> Vec<u8> {
+    fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/qwen3.6-35b-a3b/config.json")).unwrap()
+}
+
+/// The tensors of the 35B's text model, as its repository has them.
+pub(crate) fn full_size_tensors() -> Vec<Tensor> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/qwen3.6-35b-a3b/tensors.tsv.zst");
+    let mut text = String::new();
+    let mut decoder = ruzstd::decoding::StreamingDecoder::new(File::open(path).unwrap()).unwrap();
+    decoder.read_to_string(&mut text).unwrap();
+    text.lines()
+        .map(|line| {
+            let [name, shape, dtype] = line.split('\t').collect::<Vec<_>>().try_into().unwrap();
+            (name.to_owned(), dtype.to_owned(), serde_json::from_str(shape).unwrap())
+        })
+        .collect()
 }
 
 /// The header of a safetensors file.
