@@ -8,8 +8,9 @@ use std::time::Duration;
 /// How long a step may take while others wait for its end: those that generate, in the queue, or with a prompt of their
 /// own.
 const SHARED_STEP: Duration = Duration::from_millis(250);
-/// How long a step may take that nobody else waits for; a cancel takes effect after it.
-const LONE_STEP: Duration = Duration::from_secs(1);
+/// How long a step may take that nobody else waits for; a cancel takes effect after it. A chunk reads most of the experts
+/// whatever its length, so that on a slow machine shorter steps would spend their time on little else.
+const LONE_STEP: Duration = Duration::from_secs(4);
 /// Prompt tokens in a step before anything has been measured.
 const FIRST_CHUNK: usize = 16;
 /// Prompt tokens in a step at least. A step has costs that do not shrink with it, so that fewer would save little time,
@@ -167,10 +168,10 @@ mod tests {
         let mut fast = paced(512, 100_000);
         assert_eq!(fast.plan(&[prompt(5000)], 0), [512]);
         assert_eq!(fast.plan(&[prompt(5000), GENERATES], 0), [512, 1]);
-        let mut slow = paced(512, 400);
-        assert_eq!(slow.plan(&[prompt(5000)], 0), [400]);
-        assert_eq!(slow.plan(&[prompt(5000), GENERATES], 0), [100, 1]);
-        assert_eq!(slow.plan(&[prompt(5000)], 3), [100]);
+        let mut slow = paced(512, 40);
+        assert_eq!(slow.plan(&[prompt(5000)], 0), [160]);
+        assert_eq!(slow.plan(&[prompt(5000), GENERATES], 0), [10, 1]);
+        assert_eq!(slow.plan(&[prompt(5000)], 3), [10]);
         assert_eq!(paced(512, 1).plan(&[prompt(5000), GENERATES], 0), [LEAST_CHUNK, 1]);
     }
 

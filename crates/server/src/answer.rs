@@ -1,7 +1,7 @@
 //! The answer to a request, as one JSON or as a stream: what the endpoints have in common.
 
 use crate::error::ApiError;
-use crate::generate::Generation;
+use crate::generate::{Counts, End, Generation};
 use crate::params::Parameters;
 use crate::shared::{Shared, now};
 use crate::stream;
@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 use lily_engine::{Engine, FinishReason};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// What surrounds the choices, in the answer or in each chunk of it.
 pub(crate) struct Answer {
@@ -20,23 +21,36 @@ pub(crate) struct Answer {
     created: u64,
     model: String,
     engine: Engine,
+    counts: Arc<Counts>,
 }
 
 impl Answer {
     /// A new answer: `prefix` begins its id, `object` names its kind.
-    pub(crate) fn new(shared: &Shared, prefix: &str, object: &'static str) -> Self {
+    pub(crate) fn new(shared: &Shared, prefix: &str, object: &'static str, counts: Arc<Counts>) -> Self {
         Self {
             id: shared.id(prefix),
             object,
             created: now(),
             model: shared.config.model_name.clone(),
             engine: shared.engine.clone(),
+            counts,
         }
     }
 
-    /// What a client is told when the engine gave up on its reply.
+    /// What a client is told when the engine gave up on its reply. Ends the answer.
     pub(crate) fn failure(&self, message: String) -> ApiError {
-        if self.engine.stats().accepting { ApiError::internal(message) } else { ApiError::unavailable(message) }
+        if self.engine.stats().accepting {
+            self.ended(End::Failed);
+            ApiError::internal(message)
+        } else {
+            self.ended(End::Shutdown);
+            ApiError::unavailable(message)
+        }
+    }
+
+    /// Tells the log how it ended. The first that is told counts.
+    pub(crate) fn ended(&self, end: End) {
+        self.counts.end.get_or_init(|| end);
     }
 
     pub(crate) fn with(&self, choices: Vec<Value>) -> Value {
@@ -75,6 +89,7 @@ pub(crate) async fn answer(
     }
     let replies = try_join_all(choices.into_iter().map(Generation::complete)).await;
     let replies = replies.map_err(|message| answer.failure(message))?;
+    answer.ended(replies.iter().fold(End::Stop, |end, &(_, reason, _)| end.and(reason)));
     let mut usage = Usage::default();
     let mut written = Vec::with_capacity(replies.len());
     for (index, (text, reason, spent)) in replies.into_iter().enumerate() {

@@ -28,7 +28,7 @@ pub(crate) async fn handle(
     let choices = submit(&shared, &job, "messages", &counts)?;
     let tokenizer = job.top_logprobs.map(|_| Arc::clone(&shared.tokenizer));
     let kind = if job.parameters.stream { "chat.completion.chunk" } else { "chat.completion" };
-    answer(choices, ChatShape::new(tokenizer), Answer::new(&shared, "chatcmpl", kind), &job.parameters).await
+    answer(choices, ChatShape::new(tokenizer), Answer::new(&shared, "chatcmpl", kind, counts), &job.parameters).await
 }
 
 /// From the JSON to the prompt's tokens.
@@ -94,10 +94,13 @@ fn template_error(error: TemplateError) -> ApiError {
     let text = error.to_string();
     match error {
         TemplateError::Syntax(_) | TemplateError::Config(_) => ApiError::internal(text),
-        TemplateError::Raised(_) | TemplateError::Failed(_) => ApiError::parameter("messages", text),
-        TemplateError::Message { message, .. } => ApiError::parameter(format!("messages[{message}]"), text),
+        TemplateError::Raised(_) | TemplateError::Failed(_) => ApiError::parameter("messages", text).quoting_prompt(),
+        TemplateError::Message { message, .. } => {
+            ApiError::parameter(format!("messages[{message}]"), text).quoting_prompt()
+        }
         TemplateError::Arguments { message, call, .. } => {
             ApiError::parameter(format!("messages[{message}].tool_calls[{call}].function.arguments"), text)
+                .quoting_prompt()
         }
     }
 }

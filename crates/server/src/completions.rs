@@ -30,7 +30,7 @@ pub(crate) async fn handle(
     let choices = submit(&shared, &job, "prompt", &counts)?;
     let tokenizer = job.top_logprobs.map(|_| Arc::clone(&shared.tokenizer));
     let shape = CompletionShape::new(tokenizer, echo);
-    answer(choices, shape, Answer::new(&shared, "cmpl", "text_completion"), &job.parameters).await
+    answer(choices, shape, Answer::new(&shared, "cmpl", "text_completion", counts), &job.parameters).await
 }
 
 /// The job, and what each choice's text begins with.

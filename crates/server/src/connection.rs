@@ -62,7 +62,8 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output
     }
     drop(listener);
 
-    tracing::info!(connections = connections.len(), "shutting down");
+    let stats = shared.engine.stats();
+    tracing::info!(running = stats.running, queued = stats.queued, "shutting down");
     shared.engine.shutdown();
     if timeout(shared.config.shutdown_grace, graceful.shutdown()).await.is_err() {
         tracing::warn!("replies under way are broken off");

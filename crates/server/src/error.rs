@@ -1,5 +1,6 @@
 //! What went wrong, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
 
+use crate::params::Limits;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -15,11 +16,20 @@ pub(crate) struct ApiError {
     param: Option<String>,
     code: Option<&'static str>,
     retry_after: Option<Duration>,
+    /// The message may hold words of the prompt, which the log must not.
+    quotes_prompt: bool,
+}
+
+/// What of a refusal may be logged; travels with its response.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) message: Option<String>,
+    pub(crate) param: Option<String>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None, retry_after: None }
+        Self { status, message: message.into(), param: None, code: None, retry_after: None, quotes_prompt: false }
     }
 
     /// 400 for a parameter, named by the way to it.
@@ -33,17 +43,24 @@ impl ApiError {
     }
 
     /// 400 for a prompt that the context cannot hold; `counted` says how many tokens it has, as far as that is known.
-    pub(crate) fn context_length(param: &str, counted: &str, limit: usize) -> Self {
+    pub(crate) fn context_length(param: &str, counted: &str, limits: &Limits) -> Self {
+        let limit = limits.max_context;
+        let advice = if limits.context_can_grow { " or start the server with a larger --max-context" } else { "" };
         let message = format!(
             "The prompt holds {counted}; the context of this server holds {limit} tokens, and a reply needs at least one of \
-             them. Shorten the prompt or start the server with a larger --max-context."
+             them. Shorten the prompt{advice}."
         );
         Self { code: Some("context_length_exceeded"), ..Self::parameter(param, message) }
     }
 
-    /// 404 for a path.
-    pub(crate) fn not_found(path: &str) -> Self {
-        Self { code: Some("not_found"), ..Self::new(StatusCode::NOT_FOUND, format!("There is nothing at {path}.")) }
+    /// 404 for a path; `paths` are those there are.
+    pub(crate) fn not_found(path: &str, paths: &[&str]) -> Self {
+        // Most who miss a path have left out the /v1 of the base URL, or have it twice.
+        let end = path.trim_end_matches('/');
+        let meant = paths.iter().find(|known| end.ends_with(known.trim_start_matches("/v1")));
+        let hint = meant.map_or(String::new(), |known| format!(" Did you mean {known}?"));
+        let message = format!("There is nothing at {path}.{hint} This server has {}.", paths.join(", "));
+        Self { code: Some("not_found"), ..Self::new(StatusCode::NOT_FOUND, message) }
     }
 
     /// 404 for a model.
@@ -65,7 +82,11 @@ impl ApiError {
 
     /// 413.
     pub(crate) fn body_too_large(limit: usize) -> Self {
-        let message = format!("The request body is over this server's limit of {limit} bytes.");
+        let limit = match limit {
+            bytes if bytes >= 1 << 20 && bytes % (1 << 20) == 0 => format!("{} MiB", bytes >> 20),
+            bytes => format!("{bytes} bytes"),
+        };
+        let message = format!("The request body is over this server's limit of {limit}.");
         Self { code: Some("body_too_large"), ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, message) }
     }
 
@@ -88,6 +109,11 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
+    /// Keeps the message out of the log: it may hold words of the prompt.
+    pub(crate) fn quoting_prompt(self) -> Self {
+        Self { quotes_prompt: true, ..self }
+    }
+
     /// The JSON that goes out.
     pub(crate) fn body(&self) -> Value {
         let kind = if self.status.is_client_error() { "invalid_request_error" } else { "server_error" };
@@ -98,6 +124,8 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
+        let message = (!self.quotes_prompt).then_some(self.message);
+        response.extensions_mut().insert(Refusal { message, param: self.param });
         if let Some(after) = self.retry_after {
             // The header counts whole seconds; 0 would invite a client to hammer.
             let seconds = (after.as_secs() + u64::from(after.subsec_nanos() > 0)).max(1);

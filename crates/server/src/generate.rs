@@ -4,14 +4,49 @@ use crate::text::{Delta, ReplyText};
 use crate::usage::Usage;
 use futures_util::stream::{self, Stream};
 use lily_engine::{Event, FinishReason, Reply};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What has happened to a request, for its line in the log: right at any moment, also when the client has gone.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) prompt_tokens: AtomicUsize,
     pub(crate) completion_tokens: AtomicUsize,
+    /// How the whole answer ended; unset while it is being written, and for ever if its client goes.
+    pub(crate) end: OnceLock<End>,
+}
+
+/// How an answer ended, if its client did not go before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Every choice was ended by the model or by a stop string.
+    Stop,
+    /// A choice was cut.
+    Length,
+    /// The engine gave up.
+    Failed,
+    /// The server's end came first.
+    Shutdown,
+}
+
+impl End {
+    /// Of the answer whose choices so far had this end, with one more.
+    pub(crate) fn and(self, reason: FinishReason) -> Self {
+        match reason {
+            FinishReason::Stop => self,
+            FinishReason::Length => Self::Length,
+        }
+    }
+
+    /// Its name in the log.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Failed => "failed",
+            Self::Shutdown => "shutdown",
+        }
+    }
 }
 
 /// What happens to a choice, in order; `Finished` or `Failed` is the last.

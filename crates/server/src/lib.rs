@@ -79,6 +79,9 @@ pub struct Config {
     pub model_name: String,
     /// The largest request body in bytes; beyond it 413.
     pub body_limit: usize,
+    /// Tokens of the longest context the model was made for. Where the engine's is shorter, a prompt that does not fit is
+    /// answered with the advice to start the server with a longer one; `None` gives no such advice.
+    pub longest_context: Option<usize>,
     /// How long replies under way may go on once the shutdown begins.
     pub shutdown_grace: Duration,
     /// Bounds on clients that are slow.
@@ -94,6 +97,7 @@ impl Config {
         Self {
             model_name: model_name.into(),
             body_limit: 32 << 20,
+            longest_context: None,
             shutdown_grace: Duration::from_secs(30),
             timeouts: Timeouts::default(),
             defaults: Defaults::default(),

@@ -21,6 +21,8 @@ pub(crate) const MAX_TOP_LOGPROBS: i64 = 20;
 pub(crate) struct Limits {
     /// Tokens a sequence may hold.
     pub(crate) max_context: usize,
+    /// Whether the model could do with a longer context than the server was started with.
+    pub(crate) context_can_grow: bool,
     /// One more than the highest token id.
     pub(crate) vocabulary: usize,
     /// Bytes of the longest token: what bounds a prompt's tokens from below without counting them.
@@ -167,7 +169,13 @@ mod tests {
     use serde_json::{Value, json};
 
     fn read(request: Value) -> Result<Parameters, Value> {
-        let limits = Limits { max_context: 1000, vocabulary: 50, longest_token: 8, defaults: Defaults::default() };
+        let limits = Limits {
+            max_context: 1000,
+            context_can_grow: false,
+            vocabulary: 50,
+            longest_token: 8,
+            defaults: Defaults::default(),
+        };
         Parameters::read(&Fields::of(&request, "").expect("an object"), &limits).map_err(|error| error.body())
     }
 

@@ -32,8 +32,11 @@ fn surround(paths: Router) -> Router {
         .layer(from_fn(log::requests))
 }
 
+/// What a client that is lost is told there is; the more particular of two that end alike first.
+const PATHS: [&str; 5] = ["/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/ready"];
+
 async fn not_found(request: Request) -> ApiError {
-    ApiError::not_found(request.uri().path())
+    ApiError::not_found(request.uri().path(), &PATHS)
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {

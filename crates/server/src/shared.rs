@@ -44,6 +44,7 @@ impl Shared {
         let lengths = (0..vocabulary as u32).map(|id| tokenizer.bytes(id).len());
         let limits = Limits {
             max_context: engine.max_context(),
+            context_can_grow: config.longest_context.is_some_and(|longest| engine.max_context() < longest),
             vocabulary,
             longest_token: lengths.max().unwrap_or(1),
             defaults: config.defaults,

@@ -1,7 +1,7 @@
 //! Server-sent events: the updates of a request's choices, written as they come.
 
 use crate::answer::{Answer, Shape};
-use crate::generate::{Generation, Update};
+use crate::generate::{End, Generation, Update};
 use crate::usage::Usage;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, header};
@@ -38,6 +38,8 @@ struct Events<S> {
     answer: Answer,
     include_usage: bool,
     usage: Usage,
+    /// Of the choices that have ended.
+    end: End,
     ready: VecDeque<Bytes>,
     /// How far the prompt is, as far as it was told.
     prefill: Option<(usize, usize)>,
@@ -59,6 +61,7 @@ impl<S: Shape> Events<S> {
             answer,
             include_usage,
             usage: Usage::default(),
+            end: End::Stop,
             ready: VecDeque::new(),
             prefill: None,
             silent_until: Instant::now() + KEEP_ALIVE,
@@ -107,6 +110,7 @@ impl<S: Shape> Events<S> {
             }
             Update::Finished { reason, usage } => {
                 self.usage += usage;
+                self.end = self.end.and(reason);
                 let choice = self.shape.end(index, reason);
                 self.write(choice);
             }
@@ -129,6 +133,7 @@ impl<S: Shape> Events<S> {
     }
 
     fn end(&mut self) {
+        self.answer.ended(self.end);
         if self.include_usage {
             let mut chunk = self.answer.with(Vec::new());
             chunk["usage"] = self.usage.to_json();

@@ -2,6 +2,7 @@
 
 use crate::error::ApiError;
 use crate::generate::{Counts, Generation};
+use crate::log;
 use crate::params::{Limits, Parameters};
 use crate::shared::Shared;
 use crate::text::ReplyText;
@@ -27,7 +28,7 @@ pub(crate) fn encode(tokenizer: &Tokenizer, limits: &Limits, text: &str, param: 
     let at_least = text.len() / 3 / limits.longest_token.max(1);
     if at_least >= limits.max_context {
         let counted = format!("at least {at_least} tokens ({} bytes)", text.len());
-        return Err(ApiError::context_length(param, &counted, limits.max_context));
+        return Err(ApiError::context_length(param, &counted, limits));
     }
     let tokens = tokenizer.encode(text).map_err(|error| ApiError::internal(error.to_string()))?;
     check_length(tokens.len(), limits, param)?;
@@ -39,7 +40,7 @@ pub(crate) fn check_length(count: usize, limits: &Limits, param: &str) -> Result
     if count < limits.max_context {
         return Ok(());
     }
-    Err(ApiError::context_length(param, &format!("{count} tokens"), limits.max_context))
+    Err(ApiError::context_length(param, &format!("{count} tokens"), limits))
 }
 
 /// Hands every choice to the engine. If one is refused, those before it are dropped and end.
@@ -65,20 +66,21 @@ pub(crate) fn submit(
                 stop_tokens: shared.stop_tokens.clone(),
                 top_logprobs: job.top_logprobs,
             };
-            let reply = shared.engine.submit(request).map_err(|error| refused(error, param))?;
+            let reply = shared.engine.submit(request).map_err(|error| refused(error, param, &shared.limits))?;
             let text = ReplyText::new(Arc::clone(&shared.tokenizer), parameters.stop.clone(), job.reasoning)
                 .map_err(|error| ApiError::parameter(format!("stop[{}]", error.index), error.to_string()))?;
             let prompt_tokens = if choice == 0 { prompt.len() } else { 0 };
             choices.push(Generation::new(reply, text, prompt_tokens, Arc::clone(counts)));
         }
     }
+    log::started(job.prompts.iter().map(Vec::len).sum());
     Ok(choices)
 }
 
-fn refused(error: SubmitError, param: &str) -> ApiError {
+fn refused(error: SubmitError, param: &str, limits: &Limits) -> ApiError {
     match error {
         SubmitError::Empty | SubmitError::UnknownToken { .. } => ApiError::parameter(param, error.to_string()),
-        SubmitError::TooLong { prompt, limit } => ApiError::context_length(param, &format!("{prompt} tokens"), limit),
+        SubmitError::TooLong { prompt, .. } => ApiError::context_length(param, &format!("{prompt} tokens"), limits),
         SubmitError::InvalidParameter { parameter, .. } => ApiError::parameter(parameter, error.to_string()),
         SubmitError::QueueFull { retry_after } => ApiError::queue_full(retry_after),
         SubmitError::ShuttingDown => ApiError::unavailable("The server is shutting down."),

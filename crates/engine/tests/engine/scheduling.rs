@@ -133,15 +133,14 @@ fn a_backend_that_depends_on_chunks_gets_uniform_ones() {
     }
 }
 
-/// A token takes at least 2 ms here, so that no more than 125 fit in the 250 ms of a shared step, and no more than 500 in
-/// the second of a lone one.
+/// A token takes at least 2 ms here, so that no more than 125 fit in the 250 ms of a shared step; the first prompt, alone,
+/// tells the engine.
 #[test]
 fn a_slow_backend_gets_small_chunks() {
     let script = Script::with_delay(Duration::from_millis(2));
     let engine = script.engine(Options { prefill_chunk: 4096, ..options() });
     let first = engine.submit(Request::new(prompt(1, 700), 1)).expect("valid");
     complete(first);
-    assert!(script.calls().iter().all(|call| call[0].tokens <= 500));
     let before = script.calls().len();
     let replies = [1, 2].map(|name| engine.submit(Request::new(prompt(name, 300), 2)).expect("valid"));
     replies.into_iter().for_each(|reply| drop(complete(reply)));

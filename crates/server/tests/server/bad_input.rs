@@ -172,6 +172,35 @@ fn a_prompt_over_the_context_is_refused_with_both_counts() {
 }
 
 #[test]
+fn a_longer_context_is_advised_only_where_there_is_one() {
+    for (longest, advised) in [(None, false), (Some(1000), false), (Some(1001), true)] {
+        let server = scripted(Scripted::new(1000), |config| config.longest_context = longest);
+        let (_, code, message) = post(server.address, "/v1/completions", &json!({"prompt": vec![7; 1000]})).error(400);
+        assert_eq!(code, "context_length_exceeded");
+        assert_eq!(message.contains("--max-context"), advised, "{message}");
+        assert!(message.contains("Shorten the prompt"), "{message}");
+    }
+}
+
+#[test]
+fn a_path_that_is_not_there_leads_on() {
+    for (path, meant) in [
+        ("/chat/completions", Some("/v1/chat/completions")),
+        ("/v1/v1/models/", Some("/v1/models")),
+        ("/completions", Some("/v1/completions")),
+        ("/", None),
+        ("/v1/embeddings", None),
+    ] {
+        let (_, code, message) = get(model(), path).error(404);
+        assert_eq!(code, "not_found");
+        let hint = meant.map(|meant| format!("Did you mean {meant}?"));
+        assert_eq!(message.contains("Did you mean"), hint.is_some(), "{message}");
+        assert!(hint.is_none_or(|hint| message.contains(&hint)), "{message}");
+        assert!(message.contains("/v1/chat/completions, /v1/completions, /v1/models"), "{message}");
+    }
+}
+
+#[test]
 fn ten_megabytes_of_prompt_are_refused_without_being_tokenised() {
     for unit in ["lorem ipsum dolor ", "a", "\u{1f994}"] {
         let long = unit.repeat((10 << 20) / unit.len());
@@ -194,7 +223,12 @@ fn a_body_over_the_limit_is_refused() {
     // Read to the end, so that clients that do not listen before that get the answer; and without a length, too.
     let (_, code, message) = send(15_000).error(413);
     assert_eq!(code, "body_too_large");
-    assert!(message.contains("10000"));
+    assert!(message.contains("10000 bytes"), "{message}");
+    let server_of_megabytes = scripted(Scripted::new(1000), |config| config.body_limit = 1 << 20);
+    let mut connection = Connection::open(server_of_megabytes.address);
+    connection.raw(b"POST /v1/completions HTTP/1.1\r\nhost: test\r\ncontent-length: 100000000\r\n\r\n");
+    let (_, _, message) = connection.answer().error(413);
+    assert!(message.contains("1 MiB"), "{message}");
     let mut chunked = Connection::open(server.address);
     chunked.raw(b"POST /v1/completions HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n");
     for _ in 0..15 {

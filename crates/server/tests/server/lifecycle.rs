@@ -35,10 +35,12 @@ fn ready(server: &Server) {
 
 #[test]
 fn ready_follows_the_models_first_answer() {
-    let server = scripted(slow(Duration::from_millis(400)), |_| {});
+    let (backend, hold) = Scripted::new(1000).held();
+    let server = scripted(backend, |_| {});
     let (_, code, _) = get(server.address, "/ready").error(503);
     assert_eq!(code, "unavailable");
     assert_eq!(get(server.address, "/health").ok()["status"], "ok");
+    drop(hold);
     ready(&server);
     let health = get(server.address, "/health").ok();
     assert_eq!(health["engine"]["backend"], "script");

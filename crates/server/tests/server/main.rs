@@ -6,6 +6,7 @@ mod chat;
 mod client;
 mod completions;
 mod lifecycle;
+mod log;
 mod scripted;
 mod serving;
 mod slow_clients;

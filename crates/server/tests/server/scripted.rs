@@ -1,6 +1,7 @@
 //! A backend that does what the real one cannot be made to do: fail, or take its time.
 
 use lily_backend::{Backend, BackendError, Description, Output, Sample, Segment, TokenLogprob, Want};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// Counts upwards from token 40, one a step.
@@ -11,16 +12,24 @@ pub(crate) struct Scripted {
     /// The step that fails, and all after it.
     fails_at: usize,
     steps: usize,
+    /// What the first step waits for.
+    gate: Option<Receiver<()>>,
 }
 
 impl Scripted {
     pub(crate) fn new(max_context: usize) -> Self {
         let description = Description { name: "script".into(), logits: 6144, max_context, chunk_invariant: true };
-        Self { description, step: Duration::ZERO, fails_at: usize::MAX, steps: 0 }
+        Self { description, step: Duration::ZERO, fails_at: usize::MAX, steps: 0, gate: None }
     }
 
     pub(crate) fn taking(self, step: Duration) -> Self {
         Self { step, ..self }
+    }
+
+    /// The first step lasts until what is returned is dropped.
+    pub(crate) fn held(self) -> (Self, Sender<()>) {
+        let (hold, gate) = channel();
+        (Self { gate: Some(gate), ..self }, hold)
     }
 
     pub(crate) fn failing_at(self, fails_at: usize) -> Self {
@@ -46,6 +55,9 @@ impl Backend for Scripted {
     }
 
     fn forward(&mut self, segments: &mut [Segment<'_, usize>]) -> Result<Vec<Output>, BackendError> {
+        if let Some(gate) = self.gate.take() {
+            let _opened = gate.recv();
+        }
         std::thread::sleep(self.step);
         self.steps += 1;
         if self.steps >= self.fails_at {
