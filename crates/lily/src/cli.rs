@@ -1,9 +1,8 @@
 //! The arguments, as clap reads them.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 
 /// Serve Qwen3.6-35B-A3B on your own machine.
 #[derive(Debug, Parser)]
@@ -26,6 +25,13 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Measure the model's quality: perplexity of a text, accuracy on tasks.
     Eval(EvalArgs),
+    /// Measure the speed: prefill and decode by length of the prompt.
+    Bench(BenchArgs),
+    /// One length of `bench`, in a process of its own.
+    #[command(hide = true)]
+    BenchLength(BenchLengthArgs),
+    /// Write a checkpoint with random weights, to measure with.
+    Synth(SynthArgs),
 }
 
 /// Which model, and how much of the machine it may take.
@@ -38,8 +44,8 @@ pub(crate) struct ModelArgs {
     /// Tokens a sequence may hold, prompt and reply together [default: the model's, or what memory allows].
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_context: Option<u32>,
-    /// Threads to compute with [default: all cores].
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    /// Threads to compute with; 0 is all cores.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
 }
 
@@ -48,9 +54,9 @@ pub(crate) struct ModelArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Address to bind. Anything but loopback lets others in: there is no authentication yet.
+    /// Address or name to bind. Anything but loopback lets others in: there is no authentication yet.
     #[arg(long, default_value = "127.0.0.1")]
-    pub(crate) host: IpAddr,
+    pub(crate) host: String,
     /// Port to bind; 0 takes a free one and prints it.
     #[arg(long, default_value_t = 8080)]
     pub(crate) port: u16,
@@ -65,15 +71,15 @@ pub(crate) struct ServeArgs {
 /// How to draw tokens; what is not given comes from the checkpoint's generation_config.json.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SamplingArgs {
-    /// 0 always takes the most probable token.
-    #[arg(long)]
+    /// From 0, which always takes the most probable token, to 2.
+    #[arg(long, value_parser = temperature)]
     pub(crate) temperature: Option<f32>,
     /// Repeats the same draws.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
     /// The longest reply, in tokens [default: what the context leaves].
-    #[arg(long, value_name = "TOKENS")]
-    pub(crate) max_tokens: Option<usize>,
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_tokens: Option<u32>,
     /// Answer without thinking first.
     #[arg(long)]
     pub(crate) no_think: bool,
@@ -94,8 +100,8 @@ pub(crate) struct ChatArgs {
 /// `lily run`
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// What to answer; what is piped in follows it.
-    pub(crate) prompt: Option<String>,
+    /// What to answer, words joined by spaces; what is piped in follows it.
+    pub(crate) prompt: Vec<String>,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
@@ -114,11 +120,12 @@ pub(crate) struct InspectArgs {
 
 /// `lily eval`
 #[derive(Args, Debug)]
+#[command(group(ArgGroup::new("what").args(["perplexity", "tasks"]).required(true).multiple(true)))]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Perplexity of a text file, in windows from an empty state; the first token of each is not scored.
-    #[arg(long, value_name = "FILE", required_unless_present = "tasks")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) perplexity: Option<PathBuf>,
     /// Tokens a window.
     #[arg(long, value_name = "TOKENS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(2..))]
@@ -129,6 +136,79 @@ pub(crate) struct EvalArgs {
     /// Cases answered at once.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parallel)]
     pub(crate) parallel: usize,
+}
+
+/// `lily bench`
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Tokens of the prompts, as 128,512 [default: 256, 512, ... as far as context and memory allow, up to 131072].
+    #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) lengths: Vec<u32>,
+    /// Tokens decoded after each prompt.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) steps: u32,
+    /// Times each length is measured, after a warm-up; the medians count.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) repeats: u32,
+    /// Write everything as JSON; - is standard output, as for --csv.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write the table as CSV.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) csv: Option<PathBuf>,
+    /// Draw tokens a second against the length, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+/// `lily bench-length`: what `lily bench` starts itself with.
+#[derive(Args, Debug)]
+pub(crate) struct BenchLengthArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[arg(long)]
+    pub(crate) length: usize,
+    #[arg(long)]
+    pub(crate) steps: usize,
+    #[arg(long)]
+    pub(crate) repeats: usize,
+    #[arg(long)]
+    pub(crate) chunk: usize,
+    #[arg(long)]
+    pub(crate) vocabulary: usize,
+}
+
+/// No machine has more cores; far more threads than cores would only take its memory.
+const MOST_THREADS: usize = 1024;
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count) if count <= MOST_THREADS => Ok(count),
+        _ => Err(format!("expected a number up to {MOST_THREADS}")),
+    }
+}
+
+/// As the API has it.
+fn temperature(text: &str) -> Result<f32, String> {
+    match text.parse() {
+        Ok(temperature) if (0.0..=2.0).contains(&temperature) => Ok(temperature),
+        _ => Err("expected a number from 0 to 2".into()),
+    }
+}
+
+/// `lily synth`
+#[derive(Args, Debug)]
+pub(crate) struct SynthArgs {
+    /// The directory to make.
+    pub(crate) dir: PathBuf,
+    /// The model's sizes: qwen3.6-35b-a3b (19.5 GB), or a config.json of that architecture.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub(crate) config: PathBuf,
+    /// Another seed gives other weights; the same seed gives the same bytes on every machine.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
 }
 
 /// More sequences than this at once serve nobody on one machine, and their states would not fit.

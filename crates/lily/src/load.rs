@@ -1,15 +1,18 @@
 //! From arguments to a running engine: find the checkpoint, check that it fits, start the backend.
 
+use std::io::{IsTerminal, stderr};
+use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use lily_backend::{MemoryPlan, Sampling};
 use lily_chat::{ChatTemplate, Tokenizer};
-use lily_checkpoint::{CHECKPOINT, Checkpoint, Environment, GenerationConfig, Source, locate};
+use lily_checkpoint::{CHECKPOINT, Checkpoint, Environment, Error, GenerationConfig, Source, locate};
 use lily_cpu::CpuBackend;
-use lily_engine::Engine;
+use lily_engine::{Engine, Penalties};
 
 use crate::cli::ModelArgs;
+use crate::terminal::tell;
 
 /// The share of the machine's memory that a plan may take; the rest is for the system and for what we misjudge.
 const SHARE_OF_MEMORY: f64 = 0.95;
@@ -20,13 +23,15 @@ pub(crate) struct Model {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Arc<ChatTemplate>,
     pub(crate) plan: MemoryPlan,
+    /// Whether it is the one inside the program.
+    pub(crate) embedded: bool,
     threads: usize,
 }
 
 impl Model {
     /// Opens the checkpoint that `args` mean and plans memory for `parallel` sequences.
     pub(crate) fn open(args: &ModelArgs, parallel: usize) -> Result<Self> {
-        let checkpoint = open_checkpoint(args)?;
+        let (checkpoint, embedded) = open(args)?;
         let files = &checkpoint.files;
         let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref())
             .with_context(|| format!("{}: the tokenizer cannot be used", checkpoint.name()))?;
@@ -55,6 +60,7 @@ impl Model {
             tokenizer: Arc::new(tokenizer),
             template: Arc::new(template),
             plan,
+            embedded,
             threads: args.threads,
         })
     }
@@ -75,19 +81,63 @@ impl Model {
     }
 }
 
-/// Opens the checkpoint that `args` mean, and says on stderr if it is only the embedded one.
+/// Opens the checkpoint that `args` mean, and says on a terminal if it is only the embedded one.
 pub(crate) fn open_checkpoint(args: &ModelArgs) -> Result<Checkpoint> {
+    Ok(open(args)?.0)
+}
+
+/// As [`open_checkpoint`]; says also whether it is the embedded one.
+fn open(args: &ModelArgs) -> Result<(Checkpoint, bool)> {
     let found = locate(args.model.as_deref(), &Environment::of_process());
     for note in &found.notes {
-        eprintln!("note: {note}");
+        tell(format_args!("note: {note}"));
     }
-    if found.source == Source::Embedded {
-        eprintln!(
-            "This is the embedded Lily Tiny, a test model of 26 M parameters that knows simple chat, sums and tools.\n\
-             For the real one: hf download {CHECKPOINT} (20 GB), then start again; or --model DIR."
-        );
+    let embedded = found.source == Source::Embedded;
+    if embedded && stderr().is_terminal() {
+        tell_embedded();
     }
-    Ok(found.source.open()?)
+    let checkpoint = found.source.open().map_err(|error| match &found.source {
+        Source::Directory(dir) => explain(error, dir),
+        Source::Embedded => error.into(),
+    })?;
+    Ok((checkpoint, embedded))
+}
+
+/// Says that the model is only the embedded one, and how to get the real one.
+pub(crate) fn tell_embedded() {
+    tell(format_args!(
+        "This is the embedded Lily Tiny, a test model of 26 M parameters that knows simple chat, sums and tools.\n\
+         For the real one: hf download {CHECKPOINT} (20 GB), then start again; or --model DIR."
+    ));
+}
+
+/// Adds to an error what only the caller knows: which directory it is about, and what was meant by a path that is none.
+fn explain(error: Error, dir: &Path) -> anyhow::Error {
+    match error {
+        Error::NotFound { path } if is_repository_id(&path) => {
+            let id = path.display();
+            let then = if path == Path::new(CHECKPOINT) {
+                "start without --model"
+            } else {
+                "give --model the directory that it prints"
+            };
+            anyhow!("{id} is no directory here, but looks like a repository id: hf download {id}, then {then}")
+        }
+        // These name their file without the way to it; the others have the whole path.
+        Error::Config(_) | Error::Layout(_) | Error::Corrupt { .. } | Error::Tensor(_) => {
+            anyhow::Error::new(error).context(dir.display().to_string())
+        }
+        other => other.into(),
+    }
+}
+
+/// `owner/name`, as Hugging Face spells it.
+fn is_repository_id(path: &Path) -> bool {
+    let is_name = |part: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        part.starts_with(|c: char| c.is_ascii_alphanumeric()) && part.chars().all(plain)
+    };
+    path.to_str().and_then(|text| text.split_once('/')).is_some_and(|(owner, name)| is_name(owner) && is_name(name))
 }
 
 /// The memory plan for the context asked for, or for the longest that fits when none is.
@@ -137,4 +187,9 @@ pub(crate) fn sampling(generation: &GenerationConfig) -> Sampling {
         top_p: generation.top_p.unwrap_or(1.0),
         min_p: generation.min_p.unwrap_or(0.0),
     }
+}
+
+/// What the checkpoint wants discouraged.
+pub(crate) fn penalties(generation: &GenerationConfig) -> Penalties {
+    Penalties { repetition: generation.repetition_penalty.unwrap_or(1.0), ..Penalties::default() }
 }

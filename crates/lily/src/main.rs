@@ -1,5 +1,6 @@
 //! `lily`: the command line.
 
+mod bench;
 mod chat;
 mod cli;
 mod conversation;
@@ -8,8 +9,10 @@ mod inspect;
 mod load;
 mod run;
 mod serve;
+mod synth;
 mod terminal;
 
+use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -24,12 +27,22 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Inspect(args) => inspect::inspect(args),
         Command::Eval(args) => eval::eval(args),
+        Command::Bench(args) => bench::bench(args),
+        Command::BenchLength(args) => bench::measure_length(args),
+        Command::Synth(args) => synth::synth(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output, `head` say, has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lily: {error:#}");
+            terminal::tell(format_args!("lily: {error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kinds = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
+    kinds.into_iter().any(|kind| kind == ErrorKind::BrokenPipe)
 }

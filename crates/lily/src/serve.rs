@@ -1,17 +1,21 @@
 //! `lily serve`: the HTTP server, until it is told to stop.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{self, ErrorKind, IsTerminal, stderr};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use lily_server::{App, Config, Defaults};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, lookup_host};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::ServeArgs;
 use crate::load::{self, Model};
+use crate::terminal::tell;
+
+/// Few clients get by with a context of fewer tokens.
+const SHORT_CONTEXT: usize = 1024;
 
 /// Log what happens, unless RUST_LOG says otherwise.
 const LOG: &str = "info";
@@ -20,10 +24,21 @@ const LOG: &str = "info";
 pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOG));
     let colours = stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(colours).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(stderr)
+        // A line that cannot be written is lost; the subscriber would complain with `eprintln!`, which panics then.
+        .log_internal_errors(false)
+        .with_ansi(colours)
+        .with_target(false)
+        .init();
 
     let started = Instant::now();
     let model = Model::open(&args.model, args.parallel)?;
+    // On a terminal it has been said. A log has to have it too: its readers would wonder about the answers.
+    if model.embedded && !colours {
+        load::tell_embedded();
+    }
     let engine = model.start()?;
     let app = App {
         engine,
@@ -31,10 +46,11 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         template: Arc::clone(&model.template),
         stop_tokens: model.checkpoint.generation.eos_token_ids.clone(),
         config: Config {
+            longest_context: Some(model.checkpoint.config.max_position_embeddings),
             body_limit: (args.max_body as usize) << 20,
             defaults: Defaults {
                 sampling: load::sampling(&model.checkpoint.generation),
-                repetition_penalty: model.checkpoint.generation.repetition_penalty.unwrap_or(1.0),
+                repetition_penalty: load::penalties(&model.checkpoint.generation).repetition,
                 ..Defaults::default()
             },
             ..Config::new(model.checkpoint.name())
@@ -42,32 +58,66 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     };
     let runtime = tokio::runtime::Runtime::new().context("the HTTP server's threads could not be started")?;
     runtime.block_on(async {
-        let address = SocketAddr::new(args.host, args.port);
-        let listener = TcpListener::bind(address).await.with_context(|| {
-            format!("cannot listen on {address}: is another server there? --port takes another, 0 any free one")
-        })?;
+        let listener = listen(&args.host, args.port).await?;
         let address = listener.local_addr()?;
-        eprintln!(
-            "{} on {}, {} requests at once of {} tokens each, {:.1} GiB planned, ready after {:.2} s",
+        // Whoever reads that it listens may send a signal at once.
+        let shutdown = shutdown_signal(app.config.shutdown_grace)?;
+        let context = model.plan.context;
+        let requests = match model.plan.parallel {
+            1 => format!("1 request at once of {context} tokens"),
+            several => format!("{several} requests at once of {context} tokens each"),
+        };
+        tell(format_args!(
+            "{} on {}, {requests}, {} planned, ready after {:.2} s",
             model.checkpoint.name(),
             app.engine.description().name,
-            model.plan.parallel,
-            model.plan.context,
-            model.plan.total() as f64 / f64::from(1 << 30),
+            bytes(model.plan.total()),
             started.elapsed().as_secs_f64()
-        );
-        if !address.ip().is_loopback() {
-            eprintln!("warning: {address} can be reached from other machines, and there is no authentication");
+        ));
+        if context < SHORT_CONTEXT {
+            tell(format_args!(
+                "warning: {context} tokens, a prompt and its reply together, are too few for most clients"
+            ));
         }
-        eprintln!("listening on http://{address}");
-        let shutdown = shutdown_signal()?;
+        if !address.ip().is_loopback() {
+            tell(format_args!("warning: {address} can be reached from other machines, and there is no authentication"));
+        }
+        tell(format_args!("listening on http://{address}"));
         lily_server::serve(listener, app, shutdown).await;
         Ok(())
     })
 }
 
+/// Bytes for people.
+fn bytes(count: u64) -> String {
+    let mebibytes = count as f64 / f64::from(1 << 20);
+    if mebibytes < 1024.0 { format!("{mebibytes:.0} MiB") } else { format!("{:.1} GiB", mebibytes / 1024.0) }
+}
+
+/// Listens on the address that `host` is or means.
+async fn listen(host: &str, port: u16) -> Result<TcpListener> {
+    // As URLs have them.
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let found = lookup_host((host, port)).await.with_context(|| format!("--host {host}: no such address or name"))?;
+    // Of several that a name means: clients that are told 127.0.0.1 instead of the name must find it too.
+    let address = found.min_by_key(SocketAddr::is_ipv6).with_context(|| format!("--host {host}: it has no address"))?;
+    TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> anyhow::Error {
+    let advice = match error.kind() {
+        ErrorKind::AddrInUse => "is another server there? --port takes another, 0 any free one",
+        ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; --host takes one of its own, or 0.0.0.0 for all"
+        }
+        ErrorKind::PermissionDenied => "the system does not let everybody have that port; --port takes another",
+        _ => return anyhow!("cannot listen on {address}: {error}"),
+    };
+    anyhow!("cannot listen on {address}: {advice}")
+}
+
 /// Completes at the first SIGINT or SIGTERM; a second one ends the process at once.
-fn shutdown_signal() -> Result<impl Future<Output = ()>> {
+fn shutdown_signal(grace: Duration) -> Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
@@ -76,13 +126,26 @@ fn shutdown_signal() -> Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
-        eprintln!("stopping: running replies may end; once more to stop at once");
+        let grace = grace.as_secs();
+        tell(format_args!("stopping: running replies have {grace} s to end; once more to stop at once"));
         tokio::spawn(async move {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
             }
+            tell("stopped at once");
             std::process::exit(1);
         });
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn small_sizes_are_not_rounded_away() {
+        assert_eq!(bytes(40 << 20), "40 MiB");
+        assert_eq!(bytes(21 << 30), "21.0 GiB");
+    }
 }

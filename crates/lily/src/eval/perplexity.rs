@@ -1,5 +1,6 @@
 //! Perplexity of a text: the exponential of the mean negative log-probability of each token given those before it.
 
+use std::io::{Write, stdout};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -25,7 +26,7 @@ pub(crate) fn report(model: &Model, file: &Path, window: usize) -> Result<()> {
     if scored == 0 {
         bail!("{}: {} tokens, at least 2 are needed", file.display(), ids.len());
     }
-    println!("perplexity {:.4} over {scored} tokens in windows of {window}", (sum / scored as f64).exp());
+    writeln!(stdout(), "perplexity {:.4} over {scored} tokens in windows of {window}", (sum / scored as f64).exp())?;
     Ok(())
 }
 

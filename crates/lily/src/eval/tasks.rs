@@ -1,6 +1,7 @@
 //! Accuracy on held-out task cases, greedy, scored as models/tiny/eval/README.md says.
 
 use std::collections::BTreeMap;
+use std::io::{Write, stdout};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -58,10 +59,10 @@ pub(crate) fn report(model: &Model, file: &Path) -> Result<()> {
         score.1 += 1;
     }
     for (task, (right, all)) in &scores {
-        println!("{task:<16} {:.2}  {right}/{all}", *right as f64 / *all as f64);
+        writeln!(stdout(), "{task:<16} {:.2}  {right}/{all}", *right as f64 / *all as f64)?;
     }
     let (right, all) = scores.values().fold((0, 0), |sum, score| (sum.0 + score.0, sum.1 + score.1));
-    println!("{:<16} {:.4}  {right}/{all}", "all", right as f64 / all.max(1) as f64);
+    writeln!(stdout(), "{:<16} {:.4}  {right}/{all}", "all", right as f64 / all.max(1) as f64)?;
     Ok(())
 }
 

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""What llama.cpp does with a GGUF file, as one line of JSON: prefill and decode seconds for each length.
+
+The same contract as `lily bench`: a process of its own, a warm-up that has touched the weights and the shape, prompt token
+i = (i * 2654435761 mod 2^32) mod vocabulary, then greedy decode steps. llama.cpp runs with its defaults, so its weights
+are repacked at load. Needs llama-cpp-python from PyPI, built from source for this machine (README.md).
+"""
+import argparse
+import ctypes
+import json
+import resource
+import time
+
+import llama_cpp as llama
+import numpy as np
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("gguf")
+    parser.add_argument("--lengths", type=lambda text: [int(part) for part in text.split(",")], required=True)
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--threads", type=int, required=True)
+    return parser.parse_args()
+
+
+class Sequence:
+    """One context for prompts of up to `length` tokens and `steps` more."""
+
+    def __init__(self, model, length, steps, threads):
+        settings = llama.llama_context_default_params()
+        settings.n_ctx = length + steps + 1
+        settings.n_batch = length
+        settings.n_threads = settings.n_threads_batch = threads
+        self.context = llama.llama_init_from_model(model, settings)
+        if not self.context:
+            raise SystemExit(f"no context of {settings.n_ctx} tokens")
+        self.vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
+
+    def feed(self, tokens):
+        """Appends tokens and gives back the most probable next one."""
+        array = (llama.llama_token * len(tokens))(*tokens)
+        status = llama.llama_decode(self.context, llama.llama_batch_get_one(array, len(tokens)))
+        if status != 0:
+            raise SystemExit(f"llama_decode: {status}")
+        logits = llama.llama_get_logits_ith(self.context, -1)
+        return int(np.ctypeslib.as_array(logits, (self.vocabulary,)).argmax())
+
+    def run(self, length, steps):
+        """Seconds of the prefill and of the decode steps, from an empty state."""
+        llama.llama_memory_clear(llama.llama_get_memory(self.context), True)
+        prompt = [i * 2654435761 % 2**32 % self.vocabulary for i in range(length)]
+        start = time.perf_counter()
+        token = self.feed(prompt)
+        middle = time.perf_counter()
+        for _ in range(steps):
+            token = self.feed([token])
+        return middle - start, time.perf_counter() - middle
+
+    def close(self):
+        llama.llama_free(self.context)
+
+
+def main():
+    args = arguments()
+    quiet = llama.llama_log_callback(lambda level, text, data: None)
+    llama.llama_log_set(quiet, ctypes.c_void_p(0))
+    llama.llama_backend_init()
+    settings = llama.llama_model_default_params()
+    settings.n_gpu_layers = 0
+    model = llama.llama_model_load_from_file(args.gguf.encode(), settings)
+    if not model:
+        raise SystemExit(f"{args.gguf}: cannot be loaded")
+    rows = []
+    for length in args.lengths:
+        sequence = Sequence(model, length, args.steps, args.threads)
+        sequence.run(min(length, 128), 4)
+        prefill, decode = sequence.run(length, args.steps)
+        sequence.close()
+        rows.append({"length": length, "prefill_seconds": prefill, "decode_seconds": decode})
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"version": llama.__version__, "lengths": rows, "steps": args.steps, "peak_memory_bytes": peak}))
+
+
+if __name__ == "__main__":
+    main()
