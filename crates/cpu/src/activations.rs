@@ -2,6 +2,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 use lily_checkpoint::GROUP;
@@ -14,7 +16,8 @@ use crate::simd::Simd;
 pub(crate) enum Planes {
     /// 8 bits: a relative error of up to 1/254 of the group's largest value.
     One = 1,
-    /// A second plane quantises what the first left over, 16 bits in effect, at twice the work: for `lm_head`.
+    /// A second plane quantises what the first left over, 16 bits in effect, at twice the work: for `lm_head`
+    /// and the second products of experts.
     Two = 2,
 }
 
@@ -70,11 +73,11 @@ impl Activations {
         let planes = planes as usize;
         let groups = cols / GROUP;
         (self.rows, self.cols, self.planes) = (rows, cols, planes);
-        self.values.clear();
-        self.values.extend_from_slice(x);
-        self.quantised.resize(rows * planes * cols, 0);
-        self.steps.resize(rows * planes * groups, 0.0);
-        self.sums.resize(rows * planes * groups, 0.0);
+        set_length(&mut self.values, x.len());
+        self.values.copy_from_slice(x);
+        set_length(&mut self.quantised, rows * planes * cols);
+        set_length(&mut self.steps, rows * planes * groups);
+        set_length(&mut self.sums, rows * planes * groups);
 
         let quantised = self.quantised.chunks_exact_mut(planes * cols);
         let steps = self.steps.chunks_exact_mut(planes * groups);
@@ -120,6 +123,12 @@ impl Activations {
     }
 }
 
+/// Sets a buffer's length. It grows to just that, not to a power of two, so that it stays within the memory plan.
+fn set_length<T: Clone + Default>(values: &mut Vec<T>, length: usize) {
+    values.reserve_exact(length.saturating_sub(values.len()));
+    values.resize(length, T::default());
+}
+
 /// A row to quantise, and where its planes go.
 struct Row<'a> {
     x: &'a [f32],
@@ -137,8 +146,10 @@ impl Row<'_> {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the machine has AVX2 and FMA, asserted by `Activations::set`.
             Simd::Avx2 | Simd::Avx512Vnni => unsafe { avx2::quantise(self) },
-            #[cfg(not(target_arch = "x86_64"))]
-            Simd::Avx2 | Simd::Avx512Vnni => unreachable!("not available here"),
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: every aarch64 processor has NEON.
+            Simd::Neon | Simd::NeonDotprod | Simd::NeonI8mm => unsafe { neon::quantise(self) },
+            _ => unreachable!("{simd} is not available here"),
         }
     }
 }
@@ -149,4 +160,20 @@ fn steps(amax: f32) -> (f32, f32) {
     let inverse = 127.0 / amax;
     // Magnitudes below 2^-121 or so have no finite inverse; they count as zeros, as do true ones.
     (amax / 127.0, if inverse.is_finite() { inverse } else { 0.0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_grows_to_what_the_largest_step_needs() {
+        let mut activations = Activations::new();
+        for rows in [3, 4, 2] {
+            activations.set(Simd::best(), &vec![1.0; rows * 128], rows, 128, Planes::Two);
+        }
+        let Activations { values, quantised, steps, sums, .. } = &activations;
+        assert_eq!((values.capacity(), quantised.capacity()), (4 * 128, 4 * 2 * 128));
+        assert_eq!((steps.capacity(), sums.capacity()), (4 * 2 * 2, 4 * 2 * 2));
+    }
 }

@@ -14,8 +14,11 @@ mod delta_net;
 mod embedding;
 mod math;
 mod matmul;
+pub mod measure;
 mod model;
 mod moe;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod norm;
 mod rope;
 mod simd;

@@ -8,6 +8,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 use lily_checkpoint::{Bits, GROUP, Matrix};
@@ -142,8 +144,19 @@ impl<'t> Task<'t, '_> {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             (Simd::Avx512Vnni, Bits::Eight) => unsafe { avx512::eight_bit(self) },
-            #[cfg(not(target_arch = "x86_64"))]
-            (Simd::Avx2 | Simd::Avx512Vnni, _) => unreachable!("not available here"),
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: every aarch64 processor has NEON.
+            (Simd::Neon, Bits::Four) => unsafe { neon::four_bit(self) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: the machine has `dotprod`, asserted by `matmul`.
+            (Simd::NeonDotprod, Bits::Four) => unsafe { neon::four_bit_dotprod(self) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: the machine has `i8mm`, asserted by `matmul`.
+            (Simd::NeonI8mm, Bits::Four) => unsafe { neon::four_bit_i8mm(self) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: every aarch64 processor has NEON.
+            (Simd::Neon | Simd::NeonDotprod | Simd::NeonI8mm, Bits::Eight) => unsafe { neon::eight_bit(self) },
+            _ => unreachable!("{simd} is not available here"),
         }
     }
 
@@ -180,7 +193,7 @@ impl<'t> Task<'t, '_> {
     }
 
     /// `N` of the task's weight rows from `first` on; beyond the end the last one again.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline]
     fn weight_rows<const N: usize>(&self, first: usize) -> [WeightRow<'t>; N] {
         let last = self.len() - 1;
@@ -193,7 +206,7 @@ impl<'t> Task<'t, '_> {
 
     /// Puts what a kernel found for whole rows, from the `first_plane`-th plane on, into the columns from `first` on;
     /// the planes of a row are added, and lanes beyond the last column left out.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     #[inline]
     fn put<const N: usize, const LANES: usize>(&mut self, first: usize, first_plane: usize, sums: &[[f32; LANES]; N]) {
         let planes = self.input.planes();

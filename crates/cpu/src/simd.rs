@@ -11,11 +11,17 @@ pub enum Simd {
     Avx2,
     /// x86-64 with AVX-512 (F, BW, VL) and VNNI besides (Ice Lake, Zen 4 and later).
     Avx512Vnni,
+    /// Every aarch64.
+    Neon,
+    /// aarch64 with `sdot` (Apple's M1, Neoverse N1 and later).
+    NeonDotprod,
+    /// aarch64 with `smmla` besides (Apple's M2, Neoverse V1 and N2 and later).
+    NeonI8mm,
 }
 
 impl Simd {
-    /// Every variant, slowest first.
-    const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512Vnni];
+    /// Every variant, of each architecture the slowest first.
+    const ALL: [Self; 6] = [Self::Scalar, Self::Avx2, Self::Avx512Vnni, Self::Neon, Self::NeonDotprod, Self::NeonI8mm];
 
     /// The fastest this machine has.
     #[must_use]
@@ -46,8 +52,14 @@ impl Simd {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512Vnni => false,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonI8mm => Self::NeonDotprod.is_available() && std::arch::is_aarch64_feature_detected!("i8mm"),
+            // Those of other architectures.
+            _ => false,
         }
     }
 }
@@ -58,6 +70,9 @@ impl fmt::Display for Simd {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512Vnni => "avx512-vnni",
+            Self::Neon => "neon",
+            Self::NeonDotprod => "neon-dotprod",
+            Self::NeonI8mm => "neon-i8mm",
         })
     }
 }
@@ -69,6 +84,8 @@ mod tests {
     #[test]
     fn the_best_is_the_last_available() {
         let available = Simd::available();
+        let names: Vec<String> = available.iter().map(ToString::to_string).collect();
+        println!("instruction sets: {}", names.join(" "));
         assert_eq!(available.first(), Some(&Simd::Scalar));
         assert_eq!(available.last(), Some(&Simd::best()));
     }

@@ -1,9 +1,10 @@
 //! Eight fp32 lanes for the kernels of the model, written once and compiled for each instruction set.
 //!
-//! A kernel is a struct of its arguments whose [`Kernel::run`] is generic over [`Lanes`]; [`run`] compiles it once with
-//! plain arrays (the specification) and once within a function that enables AVX2, where the lanes are a register and
-//! ordinary loops vectorise too. Both give the same bits, because every lane operation is the same IEEE operation and
-//! [`Lanes::sum`] adds in the same tree. Another instruction set joins with one more implementation of [`Lanes`].
+//! A kernel is a struct of its arguments whose [`Kernel::run`] is generic over [`Lanes`]; [`run`] compiles it with plain
+//! arrays (the specification) and once more with what the processor has: two registers of NEON, or one of AVX2 within a
+//! function that enables it, where ordinary loops vectorise too. All give the same bits, because every lane operation is
+//! the same IEEE operation and [`Lanes::sum`] adds in the same tree. Another instruction set joins with one more
+//! implementation of [`Lanes`].
 
 use half::f16;
 
@@ -44,8 +45,9 @@ pub(crate) fn run<K: Kernel>(simd: Simd, kernel: K) -> K::Output {
             // SAFETY: the line above made sure of AVX2, FMA and F16C.
             unsafe { run_avx2(kernel) }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        Simd::Avx2 | Simd::Avx512Vnni => unreachable!("not available here"),
+        #[cfg(target_arch = "aarch64")]
+        Simd::Neon | Simd::NeonDotprod | Simd::NeonI8mm => kernel.run::<neon::Registers>(),
+        _ => unreachable!("{simd} is not available here"),
     }
 }
 
@@ -165,6 +167,79 @@ mod avx2 {
                 let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
                 let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
                 _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod neon {
+    use std::arch::aarch64::*;
+
+    use half::f16;
+
+    use super::{LANES, Lanes};
+
+    /// Every aarch64 processor has NEON, and every function there may use it; that is what each `SAFETY` below refers to.
+    #[derive(Clone, Copy)]
+    pub(super) struct Registers(float32x4_t, float32x4_t);
+
+    impl Lanes for Registers {
+        #[inline(always)]
+        fn splat(value: f32) -> Self {
+            // SAFETY: NEON is enabled, see the type.
+            let four = unsafe { vdupq_n_f32(value) };
+            Self(four, four)
+        }
+
+        #[inline(always)]
+        fn load(values: &[f32; LANES]) -> Self {
+            // SAFETY: NEON is enabled, see the type; the reference covers the 32 bytes read.
+            unsafe { Self(vld1q_f32(values.as_ptr()), vld1q_f32(values.as_ptr().add(4))) }
+        }
+
+        #[inline(always)]
+        fn load_f16(values: &[f16; LANES]) -> Self {
+            // SAFETY: NEON is enabled, see the type; the reference covers the 16 bytes read.
+            unsafe {
+                let halves = vreinterpretq_f16_u16(vld1q_u16(values.as_ptr().cast()));
+                Self(vcvt_f32_f16(vget_low_f16(halves)), vcvt_high_f32_f16(halves))
+            }
+        }
+
+        #[inline(always)]
+        fn store(self, values: &mut [f32; LANES]) {
+            // SAFETY: NEON is enabled, see the type; the reference covers the 32 bytes written.
+            unsafe {
+                vst1q_f32(values.as_mut_ptr(), self.0);
+                vst1q_f32(values.as_mut_ptr().add(4), self.1);
+            }
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            // SAFETY: NEON is enabled, see the type.
+            unsafe { Self(vaddq_f32(self.0, other.0), vaddq_f32(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            // SAFETY: NEON is enabled, see the type.
+            unsafe { Self(vmulq_f32(self.0, other.0), vmulq_f32(self.1, other.1)) }
+        }
+
+        #[inline(always)]
+        fn mul_add(self, factor: Self, addend: Self) -> Self {
+            // SAFETY: NEON is enabled, see the type.
+            unsafe { Self(vfmaq_f32(addend.0, self.0, factor.0), vfmaq_f32(addend.1, self.1, factor.1)) }
+        }
+
+        #[inline(always)]
+        fn sum(self) -> f32 {
+            // SAFETY: NEON is enabled, see the type.
+            unsafe {
+                let four = vaddq_f32(self.0, self.1);
+                vaddv_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four)))
             }
         }
     }

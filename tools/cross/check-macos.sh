@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Type-checks and lints the whole workspace as macOS builds it. Nothing is linked, so this needs no SDK.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+target=aarch64-apple-darwin
+PATH="$(tools/cross/toolchain.sh "$target"):$PATH"
+cargo clippy --workspace --locked --target "$target" -- -D warnings
