@@ -70,7 +70,12 @@ def main():
     args = arguments()
     rounds = []
     for number in range(1, args.rounds + 1):
-        rounds.append((lily(args), llama_cpp(args)))
+        # Each goes first in every other round: what the first leaves in the page cache must not favour the second.
+        if number % 2:
+            mine, peer = lily(args), llama_cpp(args)
+        else:
+            peer, mine = llama_cpp(args), lily(args)
+        rounds.append((mine, peer))
         load = os.getloadavg()[0]
         print(f"after round {number}, load average {load:.1f}, {args.threads} threads, tokens a second:", flush=True)
         print(table(rounds), flush=True)

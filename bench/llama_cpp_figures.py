@@ -74,7 +74,7 @@ def main():
     rows = []
     for length in args.lengths:
         sequence = Sequence(model, length, args.steps, args.threads)
-        sequence.run(min(length, 128), 4)
+        sequence.run(length, args.steps)
         prefill, decode = sequence.run(length, args.steps)
         sequence.close()
         rows.append({"length": length, "prefill_seconds": prefill, "decode_seconds": decode})

@@ -43,7 +43,7 @@ fi
 version="$(rustc --version | cut -d ' ' -f 2)"
 if [[ "$version" != "$rust" ]]; then
   say "rustc is $version, but the source package named in $0 is of $rust: name the one of $version there"
-  exit 1
+  exit 3
 fi
 if ! command -v apt-get >/dev/null; then
   say "no apt-get to get the library's source with"
@@ -56,9 +56,13 @@ if ! sha256sum --check --status <<<"$sum  $source" 2>/dev/null; then
   rm -rf "$work/apt"
   mkdir -p "$work"/apt/{etc,lists/partial,cache/archives/partial}
   mirror="$(awk '/^URIs:/ {print $2; exit}' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)"
+  if [[ -z "$mirror" ]]; then
+    say "/etc/apt/sources.list.d/debian.sources names no mirror to get the library's source from"
+    exit 3
+  fi
   cat >"$work/apt/etc/rust.sources" <<SOURCES
 Types: deb
-URIs: ${mirror:-http://deb.debian.org/debian}
+URIs: $mirror
 Suites: $suite
 Components: main
 Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
@@ -99,7 +103,7 @@ edition = "2024"
 [profile.release.package.panic_abort]
 rustflags = ["-Cpanic=abort"]
 MANIFEST
-for target; do
+for target in $(missing_in "$copy" "$@"); do
   say "building the standard library of $target"
   (cd "$empty" && PATH="$copy/bin:$PATH" RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR="$empty/target" cargo build --quiet --release \
     --target "$target" -Zbuild-std=std,panic_unwind,panic_abort,proc_macro,test) >&2

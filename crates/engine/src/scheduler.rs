@@ -8,7 +8,8 @@ use std::time::Duration;
 /// How long a step may take while others wait for its end: those that generate, in the queue, or with a prompt of their
 /// own.
 const SHARED_STEP: Duration = Duration::from_millis(250);
-/// How long a step may take that nobody else waits for; a cancel takes effect after it. A chunk reads most of the experts
+/// How long a step may take that nobody else waits for; a cancel takes effect after it, and who comes meanwhile
+/// waits for its end. A chunk reads most of the experts
 /// whatever its length, so that on a slow machine shorter steps would spend their time on little else.
 const LONE_STEP: Duration = Duration::from_secs(4);
 /// Prompt tokens in a step before anything has been measured.

@@ -168,16 +168,16 @@ pub(crate) struct BenchArgs {
 pub(crate) struct BenchLengthArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    #[arg(long)]
-    pub(crate) length: usize,
-    #[arg(long)]
-    pub(crate) steps: usize,
-    #[arg(long)]
-    pub(crate) repeats: usize,
-    #[arg(long)]
-    pub(crate) chunk: usize,
-    #[arg(long)]
-    pub(crate) vocabulary: usize,
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) length: u64,
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: u64,
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) repeats: u64,
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) chunk: u64,
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) vocabulary: u64,
 }
 
 /// No machine has more cores; far more threads than cores would only take its memory.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write, stdout};
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 use lily_chat::tiktoken;
 use lily_checkpoint::{Checkpoint, Error, Synthetic};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::SynthArgs;
 
@@ -28,7 +29,7 @@ pub(crate) fn synth(args: &SynthArgs) -> Result<()> {
     check_room(&target.parent, bytes)?;
 
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let started = Instant::now();
@@ -82,6 +83,7 @@ fn target(asked: &Path) -> Result<Target> {
             // Its own name, should it be `.` or a link.
             asked.canonicalize()?
         }
+        Err(_) if asked.is_symlink() => bail!("{shown} is a link to nothing: give the name of a new directory"),
         Err(error) if error.kind() == ErrorKind::NotFound => asked.to_owned(),
         Err(error) if error.kind() == ErrorKind::NotADirectory => {
             bail!("{shown} exists and is not a directory: give the name of a new one")
@@ -96,11 +98,14 @@ fn target(asked: &Path) -> Result<Target> {
     if !parent.is_dir() {
         bail!("{} is not a directory: make it first", parent.display());
     }
+    if dir.is_dir() && dir.metadata()?.dev() != parent.metadata()?.dev() {
+        bail!("{shown} is a file system of its own, which cannot be replaced: give the name of a new directory in it");
+    }
     let left_over = parent.join(&partial);
     if left_over.exists() {
         bail!("{} exists: another run is at work, or was killed; in that case remove it", left_over.display());
     }
-    Ok(Target { dir, parent, partial })
+    Ok(Target { dir: parent.join(name), parent, partial })
 }
 
 fn layout(config: &Path, seed: u64) -> Result<Synthetic> {

@@ -68,7 +68,7 @@ fn response_format(request: &Fields<'_>) -> Result<(), ApiError> {
         kind => {
             let message =
                 format!("'response_format.type' is {}; only \"text\" is supported yet.", fields::quoted(kind));
-            Err(ApiError::parameter("response_format.type", message))
+            Err(ApiError::parameter("response_format.type", message).quoting_prompt())
         }
     }
 }

@@ -109,7 +109,7 @@ impl ApiError {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
-    /// Keeps the message out of the log: it may hold words of the prompt.
+    /// Keeps the message out of the log: it quotes text of the client, which may be words of the prompt in the wrong place.
     pub(crate) fn quoting_prompt(self) -> Self {
         Self { quotes_prompt: true, ..self }
     }

@@ -29,7 +29,7 @@ fn check(message: &Fields<'_>) -> Result<(), ApiError> {
             let path = message.path("role");
             let message =
                 format!("'{path}' must be system, developer, user, assistant or tool, not {}.", fields::quoted(role));
-            return Err(ApiError::parameter(path, message));
+            return Err(ApiError::parameter(path, message).quoting_prompt());
         }
     }
     check_content(message)?;
@@ -70,7 +70,7 @@ fn check_content(message: &Fields<'_>) -> Result<(), ApiError> {
                 "'{path}' is {}; this build of the server takes parts of type \"text\" only.",
                 fields::quoted(kind)
             );
-            return Err(ApiError::parameter(path, message));
+            return Err(ApiError::parameter(path, message).quoting_prompt());
         }
         fields::string(part.required("text")?, &part.path("text"))?;
     }
@@ -86,7 +86,7 @@ pub(crate) fn read_tools(request: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
         if kind != "function" {
             let path = tool.path("type");
             let message = format!("'{path}' must be \"function\", not {}.", fields::quoted(kind));
-            return Err(ApiError::parameter(path, message));
+            return Err(ApiError::parameter(path, message).quoting_prompt());
         }
         let function = Fields::of(tool.required("function")?, &tool.path("function"))?;
         fields::string(function.required("name")?, &function.path("name"))?;

@@ -51,11 +51,11 @@ pub(crate) fn start(model: &ModelArgs, contract: &Contract) -> Result<Told> {
 /// `lily bench-length`: measures one length and tells it on stdout.
 pub(crate) fn measure_length(args: &BenchLengthArgs) -> Result<()> {
     let contract = Contract {
-        length: args.length,
-        steps: args.steps,
-        repeats: args.repeats,
-        chunk: args.chunk,
-        vocabulary: args.vocabulary,
+        length: args.length as usize,
+        steps: args.steps as usize,
+        repeats: args.repeats as usize,
+        chunk: args.chunk as usize,
+        vocabulary: args.vocabulary as usize,
     };
     // Whatever there is to say about the choice, `lily bench` has said.
     let checkpoint = locate(args.model.model.as_deref(), &Environment::of_process()).source.open()?;

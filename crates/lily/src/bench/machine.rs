@@ -45,7 +45,7 @@ impl Machine {
         system.refresh_memory();
         system.refresh_cpu_list(sysinfo::CpuRefreshKind::nothing());
         let processor = system.cpus().first().map_or("", |cpu| cpu.brand()).trim();
-        let bytes = READ_BYTES.min(system.available_memory() / 2);
+        let bytes = READ_BYTES.min(system.available_memory() / 2).min(machine_memory()? / 2);
         if bytes < 1 << 20 {
             bail!("there is no memory left to measure its bandwidth");
         }

@@ -16,7 +16,7 @@ pub(crate) struct Contract {
     pub(crate) steps: usize,
     /// Times the whole is measured, after the warm-up.
     pub(crate) repeats: usize,
-    /// Tokens of the prompt in one call, as the engine gives them to a sequence that is alone.
+    /// Tokens of the prompt in one call: the most that the engine gives a sequence that is alone.
     pub(crate) chunk: usize,
     /// Addressable ids.
     pub(crate) vocabulary: usize,

@@ -31,9 +31,13 @@ impl Outputs {
         if is_stdout(&outputs.json) && is_stdout(&outputs.csv) {
             bail!("--json and --csv cannot both go to standard output");
         }
+        if is_stdout(&outputs.plot) {
+            bail!("--plot takes the name of a file");
+        }
         for path in [&outputs.json, &outputs.csv, &outputs.plot].into_iter().flatten() {
             if path != Path::new(STDOUT) {
-                create(path)?;
+                // What an earlier run found stays until this one has found something.
+                File::options().append(true).create(true).open(path).with_context(|| unwritable(path))?;
             }
         }
         Ok(outputs)
@@ -57,7 +61,7 @@ impl Outputs {
         }
         if let Some(path) = &self.plot {
             let svg = plot::svg(report, &self.lengths)?;
-            create(path)?.write_all(svg.as_bytes()).with_context(|| unwritable(path))?;
+            std::fs::write(path, svg).with_context(|| unwritable(path))?;
         }
         Ok(())
     }

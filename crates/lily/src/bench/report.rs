@@ -97,7 +97,8 @@ impl Report {
     /// Indented JSON and a line end.
     pub(crate) fn write_json(&self, mut out: impl Write) -> Result<()> {
         serde_json::to_writer_pretty(&mut out, self)?;
-        Ok(writeln!(out)?)
+        writeln!(out)?;
+        Ok(out.flush()?)
     }
 
     /// A header and a line a length, each complete by itself so that the files of several runs can be joined. Columns are

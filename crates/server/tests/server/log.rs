@@ -141,6 +141,16 @@ fn a_refusal_gives_its_reason_and_no_word_of_the_prompt() {
     let (_, _, message) = chat(server.address, &body).error(400);
     assert_eq!(message, "No: open sesame");
     log.line(&["/v1/chat/completions", "status=400", "param=\"messages\" ms="]);
+
+    // Words in the wrong place.
+    for (message, param) in [
+        (json!({"role": "open sesame", "content": "user"}), "messages[0].role"),
+        (json!({"role": "user", "content": [{"type": "open sesame"}]}), "messages[0].content[0].type"),
+    ] {
+        let (_, _, message) = chat(server.address, &json!({"messages": [message]})).error(400);
+        assert!(message.contains("open sesame"), "{message}");
+        log.line(&["status=400", &format!("param=\"{param}\"")]);
+    }
     assert!(!log.text().contains("sesame"));
 }
 
