@@ -4,6 +4,7 @@
 //! set is described by the last kept candidate in (logit descending, id ascending) order, and the draw walks the kept
 //! ids in ascending order, so that a device needs a threshold and a prefix sum but no sort of the vocabulary.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use crate::random::uniform;
@@ -84,11 +85,10 @@ pub fn sample(logits: &[f32], draw: &Draw<'_>) -> Option<Sample> {
     if !raw.iter().any(|logit| logit.is_finite()) {
         return None;
     }
-    let mut adjusted = raw.to_vec();
-    for change in draw.adjustments {
-        if let Some(logit) = adjusted.get_mut(change.token as usize) {
-            *logit = if *logit > 0.0 { *logit / change.repetition } else { *logit * change.repetition } + change.add;
-        }
+    // A row of the 35B is a megabyte: it is copied only to be changed.
+    let mut adjusted = Cow::Borrowed(raw);
+    if !draw.adjustments.is_empty() {
+        adjust(adjusted.to_mut(), draw.adjustments);
     }
     let token = if draw.sampling.temperature <= 0.0 {
         greedy(&adjusted)
@@ -100,6 +100,14 @@ pub fn sample(logits: &[f32], draw: &Draw<'_>) -> Option<Sample> {
     let logprob = |token: u32| raw[token as usize] - normaliser;
     let top = largest(raw, count).into_iter().map(|token| TokenLogprob { token, logprob: logprob(token) }).collect();
     Some(Sample { token, logprob: Some(logprob(token)), top })
+}
+
+fn adjust(logits: &mut [f32], adjustments: &[Adjustment]) {
+    for change in adjustments {
+        if let Some(logit) = logits.get_mut(change.token as usize) {
+            *logit = if *logit > 0.0 { *logit / change.repetition } else { *logit * change.repetition } + change.add;
+        }
+    }
 }
 
 fn greedy(logits: &[f32]) -> u32 {
