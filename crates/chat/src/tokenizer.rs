@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde::Deserialize;
 use serde_json::Value;
-use tokenizers::Model;
 use tokenizers::models::bpe::BPE;
-use unicode_normalization::{UnicodeNormalization, is_nfc};
+use tokenizers::normalizers::NFC;
+use tokenizers::{Model, NormalizedString, Normalizer};
 
 use crate::pretokenizer::Pretokenizer;
 use crate::tiktoken::{byte_of_char, char_of_byte};
@@ -151,8 +151,12 @@ impl Tokenizer {
 
     fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let normalized: String;
-        let text = if self.nfc && !is_nfc(text) {
-            normalized = text.nfc().collect();
+        // By the library that normalised the training text: it has its own version of Unicode, in which newer marks are not
+        // reordered. What is NFC in a newer version is NFC in an older.
+        let text = if self.nfc && !unicode_normalization::is_nfc(text) {
+            let mut aligned = NormalizedString::from(text);
+            NFC.normalize(&mut aligned).map_err(|error| TokenizerError::Encode(error.to_string()))?;
+            normalized = aligned.get().to_owned();
             &normalized
         } else {
             text

@@ -137,6 +137,14 @@ proptest! {
     }
 }
 
+/// A mark of Unicode 15 before one of a lower class: reordered by its rules, not by those of the library's older version.
+#[test]
+fn newer_marks_are_normalized_as_by_hugging_face() {
+    for text in ["\u{1e08f}\u{c55}", "e\u{1e08f}\u{323}\u{301}", "e\u{301}\u{323}\u{1e08f}"] {
+        assert_same_as_peer(text);
+    }
+}
+
 #[test]
 fn text_without_structure_is_encoded() {
     let runs = ["a", " ", "\n", " \n", "🙂", "e\u{301}", "\u{301}", "漢", "<|im_start|>", "<|im_", "'", "x  ", "\0"];

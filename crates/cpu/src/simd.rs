@@ -1,6 +1,7 @@
 //! Which instruction set the kernels use.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// Instruction sets the kernels are written for. All of them give the same bits; they differ in speed only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +65,19 @@ impl Simd {
     }
 }
 
+/// By the names that [`Display`](fmt::Display) gives; one that this machine lacks is refused.
+impl FromStr for Simd {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let available = Self::available();
+        available.iter().copied().find(|simd| simd.to_string() == name).ok_or_else(|| {
+            let names: Vec<String> = available.iter().map(Self::to_string).collect();
+            format!("{name} is not among what this machine has: {}", names.join(", "))
+        })
+    }
+}
+
 impl fmt::Display for Simd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -88,5 +102,13 @@ mod tests {
         println!("instruction sets: {}", names.join(" "));
         assert_eq!(available.first(), Some(&Simd::Scalar));
         assert_eq!(available.last(), Some(&Simd::best()));
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for simd in Simd::available() {
+            assert_eq!(simd.to_string().parse(), Ok(simd));
+        }
+        assert!("sse2".parse::<Simd>().unwrap_err().contains("scalar"));
     }
 }

@@ -152,6 +152,9 @@ pub(crate) struct BenchArgs {
     /// Times each length is measured, after a warm-up; the medians count.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) repeats: u32,
+    /// Measure with these instructions instead of the fastest this machine has: scalar, avx2, neon, ...
+    #[arg(long, value_name = "NAME")]
+    pub(crate) simd: Option<lily_cpu::Simd>,
     /// Write everything as JSON; - is standard output, as for --csv.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -178,6 +181,8 @@ pub(crate) struct BenchLengthArgs {
     pub(crate) chunk: u64,
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) vocabulary: u64,
+    #[arg(long)]
+    pub(crate) simd: lily_cpu::Simd,
 }
 
 /// No machine has more cores; far more threads than cores would only take its memory.

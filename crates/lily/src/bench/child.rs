@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use lily_checkpoint::{Environment, locate};
-use lily_cpu::CpuBackend;
+use lily_cpu::{CpuBackend, Simd};
 use serde::{Deserialize, Serialize};
 
 use super::measure::{Contract, Measured, measure};
@@ -21,7 +21,7 @@ pub(crate) struct Told {
 }
 
 /// Measures in a fresh process. `model` says where the checkpoint is and how many threads to use.
-pub(crate) fn start(model: &ModelArgs, contract: &Contract) -> Result<Told> {
+pub(crate) fn start(model: &ModelArgs, simd: Simd, contract: &Contract) -> Result<Told> {
     let program = std::env::current_exe().context("where this program lies cannot be told")?;
     let mut command = Command::new(program);
     command.arg("bench-length");
@@ -40,6 +40,7 @@ pub(crate) fn start(model: &ModelArgs, contract: &Contract) -> Result<Told> {
     for (name, value) in numbers {
         command.arg(name).arg(value.to_string());
     }
+    command.arg("--simd").arg(simd.to_string());
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("no process can be started")?;
     if !output.status.success() {
         bail!("the process that measured {} tokens ended with {}", contract.length, output.status);
@@ -59,8 +60,11 @@ pub(crate) fn measure_length(args: &BenchLengthArgs) -> Result<()> {
     };
     // Whatever there is to say about the choice, `lily bench` has said.
     let checkpoint = locate(args.model.model.as_deref(), &Environment::of_process()).source.open()?;
-    let options =
-        lily_cpu::Options { threads: args.model.threads, max_context: contract.length + contract.steps, simd: None };
+    let options = lily_cpu::Options {
+        threads: args.model.threads,
+        max_context: contract.length + contract.steps,
+        simd: Some(args.simd),
+    };
     let measured = measure(&mut CpuBackend::new(Arc::new(checkpoint), options)?, &contract)?;
     let told = Told { measured, peak_memory: peak_memory() };
     writeln!(stdout(), "{}", serde_json::to_string(&told)?)?;

@@ -49,7 +49,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     let plan = plan(&checkpoint, model.max_context, 1)?;
     let lengths = lengths(&args.lengths, steps, &plan)?;
     let chunk = lily_engine::Options::new(vocabulary).prefill_chunk;
-    let simd = Simd::best();
+    let simd = args.simd.unwrap_or_else(Simd::best);
     let mut outputs = Outputs::open(args, lengths.clone())?;
 
     let machine = Machine::measure(simd, model.threads)?;
@@ -67,7 +67,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
             announce(last, length, &report.settings);
         }
         let contract = Contract { length, steps, repeats, chunk, vocabulary };
-        let measured = child::start(&model, &contract)?;
+        let measured = child::start(&model, simd, &contract)?;
         report.lengths.push(Row::new(&contract, measured, &report.cost, &report.machine));
         outputs.add(&report)?;
     }
