@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """What llama.cpp does with a GGUF file, as one line of JSON: prefill and decode seconds for each length.
 
-The same contract as `lily bench`: a process of its own, a warm-up that has touched the weights and the shape, prompt token
-i = (i * 2654435761 mod 2^32) mod vocabulary, then greedy decode steps. llama.cpp runs with its defaults, so its weights
-are repacked at load. Needs llama-cpp-python from PyPI, built from source for this machine (README.md).
+The same contract as `lily bench`: a process of its own, a warm-up, prompt token i = (i * 2654435761 mod 2^32) mod
+vocabulary, then greedy decode steps. llama.cpp runs with its defaults, so its weights are repacked at load. It takes a
+prompt in pieces of 512 tokens, so a warm-up of 512 has its shape. Needs llama-cpp-python from PyPI, built from source for
+this machine (README.md).
 """
 import argparse
 import ctypes
@@ -20,8 +21,12 @@ def arguments():
     parser.add_argument("gguf")
     parser.add_argument("--lengths", type=lambda text: [int(part) for part in text.split(",")], required=True)
     parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, required=True)
     return parser.parse_args()
+
+
+WARM_UP = 512
 
 
 class Sequence:
@@ -74,8 +79,8 @@ def main():
     rows = []
     for length in args.lengths:
         sequence = Sequence(model, length, args.steps, args.threads)
-        sequence.run(length, args.steps)
-        prefill, decode = sequence.run(length, args.steps)
+        sequence.run(min(length, WARM_UP), args.steps)
+        prefill, decode = zip(*(sequence.run(length, args.steps) for _ in range(args.repeats)))
         sequence.close()
         rows.append({"length": length, "prefill_seconds": prefill, "decode_seconds": decode})
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
