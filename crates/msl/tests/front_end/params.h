@@ -1,0 +1,5 @@
+#pragma once
+struct Params {
+  uint rows;
+  float scale;
+};

@@ -1,0 +1,79 @@
+// DeltaNet, before the recurrence, over all rows of a chunk:
+//   u[t][c] = silu(sum_j conv[c][j] * projected[t - 3 + j][c]), what lies before the segment taken from the window;
+//   q = u / sqrt(|u|^2 + 1e-6) / sqrt(128), k = u / sqrt(|u|^2 + 1e-6), v = u, per head of 128 channels;
+//   decay = exp(-exp(a_log) * softplus(a + dt_bias)), beta = sigmoid(b).
+// The last row of a segment writes the sequence's next window, oldest first. VALUE_HEADS is even, so that the rows of
+// `projected` stay aligned.
+//
+// Memory: a SIMD-group makes one head of one row, four channels a lane, in 16-byte pieces; neighbouring rows find each
+// other's values in the cache.
+// Grid {ceil((2 * KEY_HEADS + VALUE_HEADS) / 4), rows, 1}, 128 threads: four heads.
+#include <metal_stdlib>
+#include "model.h"
+#include "numbers.h"
+using namespace metal;
+
+[[kernel, max_total_threads_per_threadgroup(128)]] void delta_prepare(
+    device const float* projected [[buffer(0)]],  // [rows][q KEY_HEADS heads | k as many | v VALUE_HEADS heads | z as
+                                                  // many | a VALUE_HEADS | b as many], heads of 128
+    device const float* conv [[buffer(1)]],       // [channels][4], channels those of q, k and v
+    device const float* a_log [[buffer(2)]],      // [VALUE_HEADS]
+    device const float* dt_bias [[buffer(3)]],    // [VALUE_HEADS]
+    device const Row* rows [[buffer(4)]],
+    device const Segment* segments [[buffer(5)]],
+    device const Sequence* sequences [[buffer(6)]],
+    device float* window [[buffer(7)]],     // [slots][2][3][channels]: reads [flip], writes [flip ^ 1]
+    device float* convolved [[buffer(8)]],  // [rows][channels]
+    device float* decay [[buffer(9)]],      // [rows][VALUE_HEADS]
+    device float* beta [[buffer(10)]],      // [rows][VALUE_HEADS]
+    uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  const uint row = group.y;
+  if (rows[row].slot == NONE) return;
+  const Segment segment = segments[rows[row].segment];
+  const uint channels = (2 * KEY_HEADS + VALUE_HEADS) * DELTA_HEAD;
+  const uint pitch = channels + VALUE_HEADS * (DELTA_HEAD + 2);
+  if (group.x == 0) {
+    for (uint head = thread_index; head < VALUE_HEADS; head += 128) {
+      device const float* a = projected + row * pitch + channels + VALUE_HEADS * DELTA_HEAD + head;
+      decay[row * VALUE_HEADS + head] = exp(-exp(a_log[head]) * softplus(a[0] + dt_bias[head]));
+      beta[row * VALUE_HEADS + head] = sigmoid(a[VALUE_HEADS]);
+    }
+  }
+  const uint head = group.x * 4 + simd;
+  if (head >= channels / DELTA_HEAD) return;
+
+  const uint channel = head * DELTA_HEAD + lane * 4;
+  const uint place = row - segment.first_row;
+  const uint flip = sequences[segment.slot].flip;
+  device float* held = window + (segment.slot * 2 + flip) * (CONV_WIDTH - 1) * channels + channel;
+  float4 inputs[CONV_WIDTH];
+#pragma unroll
+  for (uint j = 0; j < CONV_WIDTH; j++) {
+    const uint back = CONV_WIDTH - 1 - j;
+    device const float* input = held + (place + j) * channels;
+    if (back <= place) input = projected + (row - back) * pitch + channel;
+    inputs[j] = *(device const float4*)input;
+  }
+  device const float4* taps = (device const float4*)conv + channel;
+  float4 u;
+#pragma unroll
+  for (uint c = 0; c < 4; c++) {
+    float sum = 0.0f;
+#pragma unroll
+    for (uint j = 0; j < CONV_WIDTH; j++) sum = fma(inputs[j][c], taps[c][j], sum);
+    u[c] = silu(sum);
+  }
+  if (head < 2 * KEY_HEADS) {
+    const float scale = rsqrt(simd_sum(dot(u, u)) + 1e-6f);
+    u = u * (head < KEY_HEADS ? scale * 0.08838834764831845f : scale);  // 1 / sqrt(128)
+  }
+  *(device float4*)(convolved + row * channels + channel) = u;
+
+  if (place + 1 == segment.rows) {
+    device float* next = window + (segment.slot * 2 + (flip ^ 1)) * (CONV_WIDTH - 1) * channels + channel;
+    for (uint j = 0; j < CONV_WIDTH - 1; j++) *(device float4*)(next + j * channels) = inputs[j + 1];
+  }
+}
