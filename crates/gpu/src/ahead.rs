@@ -1,0 +1,158 @@
+//! The step that runs ahead: while the engine looks at the tokens of a step, the device makes the next one from the tokens
+//! that it drew itself. If the engine then asks for just that, it has been done; if not, nothing is lost, because a
+//! sequence's record says which of its two recurrent states counts, and keys and values beyond its length are never read.
+
+use lily_backend::{BackendError, Draw, Output, Sampling, Segment, Want};
+
+use crate::batch::{Batch, Picks, on_device, padded};
+use crate::device::{Device, Ticket};
+use crate::kernels::NONE;
+use crate::runner::Runner;
+use crate::shapes::MAX_DECODE_ROWS;
+use crate::state::{State, States};
+use crate::step::Head;
+
+/// A decode step that has been submitted and not been asked for.
+pub(crate) struct Ahead {
+    pub(crate) ticket: Ticket,
+    /// Its sequences, by its rows.
+    entries: Vec<Entry>,
+}
+
+/// A sequence of it.
+struct Entry {
+    id: u64,
+    /// Before the step.
+    length: usize,
+    /// What it reads; `None` until the CPU has seen it, or if there is none.
+    token: Option<u32>,
+    draw: Drawing,
+}
+
+/// What must not change from one draw to the next.
+#[derive(Clone, Copy, PartialEq)]
+struct Drawing {
+    vocabulary: usize,
+    sampling: Sampling,
+    seed: u64,
+    counter: u64,
+}
+
+impl Drawing {
+    /// `None` if the next draw can't be foreseen.
+    fn of(want: &Want<'_>) -> Option<Self> {
+        match *want {
+            Want::Sample(ref draw @ Draw { vocabulary, sampling, seed, counter, adjustments: &[], .. })
+                if on_device(draw) =>
+            {
+                Some(Self { vocabulary, sampling, seed, counter })
+            }
+            _ => None,
+        }
+    }
+
+    /// The draw after it; `None` at the end of what a 32-bit counter on the device can follow.
+    fn next(self) -> Option<Self> {
+        let counter = self.counter.checked_add(1).filter(|counter| counter & 0xffff_ffff != 0)?;
+        Some(Self { counter, ..self })
+    }
+}
+
+impl Ahead {
+    /// Whether this step did what the segment asks.
+    pub(crate) fn answers(&self, segment: &Segment<'_, State>) -> bool {
+        let Some(draw) = Drawing::of(&segment.want) else { return false };
+        self.entries.iter().any(|entry| {
+            entry.id == segment.state.id
+                && entry.length == segment.state.length
+                && segment.tokens.len() == 1
+                && entry.token == Some(segment.tokens[0])
+                && entry.draw == draw
+        })
+    }
+
+    /// The sequences in the step.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Submits the step after this one, whose sequences are just those of `segments`, before this one's tokens are known:
+    /// all its records are on the device. `None` if it can't be.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn follow<D: Device>(
+        &self,
+        runner: &mut Runner<D>,
+        states: &States,
+        segments: &mut [Segment<'_, State>],
+    ) -> Result<Option<Self>, BackendError> {
+        let mut entries = Vec::new();
+        for entry in &self.entries {
+            let Some(draw) = entry.draw.next() else { return Ok(None) };
+            entries.push(Entry { length: entry.length + 1, token: None, draw, ..*entry });
+        }
+        let Some(context) = longest(segments, 2).filter(|&longest| longest <= runner.sizes.max_context) else {
+            return Ok(None);
+        };
+        for segment in &mut *segments {
+            states.reserve(&mut runner.device, &runner.memory, segment.state, 2)?;
+        }
+        let ticket = runner.few_again(padded(entries.len()), Head::Draw, context)?;
+        Ok(Some(Self { ticket, entries }))
+    }
+
+    /// Tells what the step before drew for a sequence.
+    pub(crate) fn learn(&mut self, id: u64, output: &Output) {
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id)
+            && let Output::Sample(sample) = output
+        {
+            entry.token = Some(sample.token);
+        }
+    }
+
+    /// Submits a step after one whose outputs are known. `None` if not all of its sequences go on in a way that can be
+    /// foreseen.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn start<D: Device>(
+        runner: &mut Runner<D>,
+        states: &States,
+        segments: &mut [Segment<'_, State>],
+        outputs: &[Output],
+    ) -> Result<Option<Self>, BackendError> {
+        if segments.len() > MAX_DECODE_ROWS {
+            return Ok(None);
+        }
+        let Some(context) = longest(segments, 1).filter(|&longest| longest <= runner.sizes.max_context) else {
+            return Ok(None);
+        };
+        let mut entries = Vec::new();
+        for (segment, output) in segments.iter().zip(outputs) {
+            let next = Drawing::of(&segment.want).and_then(Drawing::next);
+            let (Some(draw), Output::Sample(sample)) = (next, output) else { return Ok(None) };
+            let State { id, length, .. } = *segment.state;
+            entries.push(Entry { id, length, token: Some(sample.token), draw });
+        }
+        let (mut batch, mut picks) = (Batch::default(), Picks::default());
+        for (segment, entry) in segments.iter_mut().zip(&entries) {
+            states.reserve(&mut runner.device, &runner.memory, segment.state, 1)?;
+            let slot = segment.state.slot.index;
+            // The token is the one that the sequence's record names, so that the same rows serve every further step.
+            let row = batch.add(slot, &[NONE]);
+            let Drawing { vocabulary, sampling, seed, counter } = entry.draw;
+            let draw = Draw { vocabulary, sampling, seed, counter, adjustments: &[], top_logprobs: None };
+            let (place, _) = picks.draw(row, slot, &draw);
+            batch.drawing(place);
+            runner.place(segment.state, counter, entry.token.unwrap_or(NONE))?;
+        }
+        let ticket = runner.few(batch, picks, context)?;
+        Ok(Some(Self { ticket, entries }))
+    }
+}
+
+/// Tokens of the longest sequence once each has `more`.
+fn longest(segments: &[Segment<'_, State>], more: usize) -> Option<usize> {
+    segments.iter().map(|segment| segment.state.length + more).max()
+}

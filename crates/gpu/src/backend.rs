@@ -1,0 +1,408 @@
+//! The backend: checks what it is asked, cuts it into steps, gives back what came of them.
+
+use std::ops::Range;
+
+use lily_backend::{Backend, BackendError, Description, MemoryPlan, Output, Piece, Segment, Want, sample};
+use lily_checkpoint::{Checkpoint, Config, LayerKind, Weights};
+
+use crate::ahead::Ahead;
+use crate::batch::{Batch, Picks, wanted_rows};
+use crate::device::{Device, Ticket};
+use crate::error::Error;
+use crate::memory::{Memory, Sizes, small_bytes, turns, workspace_bytes};
+use crate::runner::Runner;
+use crate::shapes::{MAX_DECODE_ROWS, PAGE, Shapes};
+use crate::state::{Snapshot, State, States};
+use crate::weights::ModelWeights;
+
+/// How to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Tokens a sequence may hold.
+    pub max_context: usize,
+    /// Sequences that exist at once.
+    pub sequences: usize,
+    /// Rows of a prefill step at most; the workspace grows with it.
+    pub prefill_rows: usize,
+    /// KV pages beyond those that full sequences take, for snapshots of sequences that ended.
+    pub spare_pages: usize,
+    /// Submit the likely next decode step before it is asked for.
+    pub run_ahead: bool,
+}
+
+impl Options {
+    /// Prefill of 2048 rows a step, no spare pages, running ahead.
+    #[must_use]
+    pub const fn new(max_context: usize, sequences: usize) -> Self {
+        Self { max_context, sequences, prefill_rows: 2048, spare_pages: 0, run_ahead: true }
+    }
+
+    pub(crate) fn sizes(&self) -> Sizes {
+        Sizes {
+            max_context: self.max_context,
+            slots: self.sequences,
+            pages: self.sequences * self.max_context.div_ceil(PAGE) + self.spare_pages,
+            prefill_rows: self.prefill_rows.next_multiple_of(32),
+        }
+    }
+}
+
+/// The model on a device.
+pub struct GpuBackend<D: Device> {
+    description: Description,
+    runner: Runner<D>,
+    states: States,
+    ahead: Option<Ahead>,
+    run_ahead: bool,
+}
+
+impl<D: Device> GpuBackend<D> {
+    /// A backend for a checkpoint, whose weights stay where they are mapped if the device can read them there.
+    ///
+    /// # Errors
+    /// If the kernels are not made for this model, or the device refuses.
+    pub fn new(device: D, checkpoint: &Checkpoint, options: Options) -> Result<Self, Error> {
+        Self::from_weights(device, &checkpoint.config, &checkpoint.weights, options)
+    }
+
+    /// A backend for weights that come from elsewhere and fit `config`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn from_weights(mut device: D, config: &Config, weights: &Weights, options: Options) -> Result<Self, Error> {
+        let (shapes, sizes) = (Shapes::new(config)?, options.sizes());
+        device.specialise(&shapes.constants())?;
+        let weights = ModelWeights::load(&mut device, weights)?;
+        let memory = Memory::new(&shapes, &sizes, |bytes, what| device.allocate(bytes, what))?;
+        device.write(memory.turns.range, &turns(config.attention.rope_theta))?;
+        let description = Description {
+            name: format!("gpu ({})", device.name()),
+            logits: shapes.vocabulary,
+            max_context: options.max_context,
+            // A last part of up to 8 rows goes through other kernels than a longer one.
+            chunk_invariant: false,
+        };
+        let states = States::new(&shapes, &sizes);
+        let runner = Runner::new(device, shapes, sizes, weights, memory);
+        Ok(Self { description, runner, states, ahead: None, run_ahead: options.run_ahead })
+    }
+
+    /// The device, for whoever wants to know more of it.
+    #[must_use]
+    pub const fn device(&self) -> &D {
+        &self.runner.device
+    }
+
+    /// What will be held for `weights` bytes of tensors. A sequence's recurrent states are held twice.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the kernels are not made for this model.
+    pub fn plan(config: &Config, weights: u64, options: &Options) -> Result<MemoryPlan, Error> {
+        let (shapes, sizes) = (Shapes::new(config)?, options.sizes());
+        let recurrent = shapes.count(LayerKind::DeltaNet) * (shapes.window() + shapes.state()) * size_of::<f32>();
+        let per_token = shapes.count(LayerKind::Attention) * 2 * shapes.kv_size() * 2;
+        Ok(MemoryPlan {
+            context: options.max_context,
+            parallel: options.sequences,
+            weights,
+            workspace: workspace_bytes(&shapes, &sizes) + small_bytes(&shapes, &sizes),
+            state: 2 * recurrent as u64,
+            kv_per_token: per_token as u64,
+            cache: (options.spare_pages * PAGE * per_token) as u64,
+        })
+    }
+
+    /// Whether the segments can be appended, before anything changes.
+    fn check(&self, segments: &[Segment<'_, State>]) -> Result<(), BackendError> {
+        let Description { logits, max_context: limit, .. } = self.description;
+        for Segment { state, tokens, .. } in segments {
+            if tokens.is_empty() {
+                return Err(BackendError::EmptySegment);
+            }
+            if let Some(&token) = tokens.iter().find(|&&token| token as usize >= logits) {
+                return Err(BackendError::UnknownToken { token, logits });
+            }
+            let wanted = state.length + tokens.len();
+            if wanted > limit {
+                return Err(BackendError::ContextFull { wanted, limit });
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what nobody foresaw: each segment in parts that fit a step, parts of several segments together.
+    fn run(
+        &mut self,
+        segments: &mut [Segment<'_, State>],
+        todo: &[bool],
+        outputs: &mut [Output],
+    ) -> Result<(), BackendError> {
+        let mut done = vec![0; segments.len()];
+        let mut last = None;
+        loop {
+            let (mut few, mut many) = (Vec::new(), Vec::new());
+            for (index, segment) in segments.iter().enumerate().filter(|(index, _)| todo[*index]) {
+                let rows = (segment.tokens.len() - done[index]).min(self.runner.sizes.prefill_rows);
+                let part = Part { segment: index, tokens: done[index]..done[index] + rows };
+                done[index] += rows;
+                match rows {
+                    0 => {}
+                    1..=MAX_DECODE_ROWS => few.push(part),
+                    _ => many.push(part),
+                }
+            }
+            if few.is_empty() && many.is_empty() {
+                break;
+            }
+            for parts in pack(few, MAX_DECODE_ROWS) {
+                last = Some(self.few(segments, &parts, outputs)?);
+            }
+            for parts in pack(many, self.runner.sizes.prefill_rows) {
+                last = Some(self.many(segments, &parts, outputs)?);
+            }
+        }
+        last.map_or(Ok(()), |ticket| self.runner.wait(ticket))
+    }
+
+    /// One few-row step.
+    fn few(
+        &mut self,
+        segments: &mut [Segment<'_, State>],
+        parts: &[Part],
+        outputs: &mut [Output],
+    ) -> Result<Ticket, BackendError> {
+        let (mut batch, mut picks, mut answers) = (Batch::default(), Picks::default(), Vec::new());
+        let mut context = 0;
+        for part in parts {
+            let segment = &mut segments[part.segment];
+            context = context.max(segment.state.length + part.tokens.len());
+            let first = self.add(&mut batch, segment, part)?;
+            for answer in part.answers(segment, first, &mut picks) {
+                if answer.drawn {
+                    batch.drawing(answer.place);
+                }
+                answers.push(answer);
+            }
+        }
+        let ticket = self.runner.few(batch, picks, context)?;
+        if !answers.is_empty() {
+            self.runner.wait(ticket)?;
+        }
+        self.collect(segments, answers, outputs)?;
+        Ok(ticket)
+    }
+
+    /// One many-row step and, 8 rows at a time, the head of those that want it.
+    fn many(
+        &mut self,
+        segments: &mut [Segment<'_, State>],
+        parts: &[Part],
+        outputs: &mut [Output],
+    ) -> Result<Ticket, BackendError> {
+        let mut batch = Batch::default();
+        let (mut context, mut wanted) = (0, Vec::new());
+        for part in parts {
+            let segment = &mut segments[part.segment];
+            context = context.max(segment.state.length + part.tokens.len());
+            let first = self.add(&mut batch, segment, part)?;
+            let rows = part.tokens.len();
+            let count = wanted_rows(&segment.want, rows, part.is_last(segment));
+            wanted.extend((rows - count..rows).map(|row| (part, first, row)));
+        }
+        let mut ticket = self.runner.many(batch, context)?;
+        for rows in wanted.chunks(MAX_DECODE_ROWS) {
+            let mut picks = Picks::default();
+            let answers = rows
+                .iter()
+                .map(|&(part, first, row)| part.answer(&segments[part.segment], first, row, &mut picks))
+                .collect();
+            ticket = self.runner.head(picks)?;
+            self.runner.wait(ticket)?;
+            self.collect(segments, answers, outputs)?;
+        }
+        Ok(ticket)
+    }
+
+    /// Adds a part to a step and counts it as done; gives its first row.
+    fn add(&mut self, batch: &mut Batch, segment: &mut Segment<'_, State>, part: &Part) -> Result<usize, BackendError> {
+        let Segment { state, tokens, want } = segment;
+        let Self { runner, states, .. } = self;
+        states.reserve(&mut runner.device, &runner.memory, state, part.tokens.len())?;
+        let counter = if let Want::Sample(draw) = want { draw.counter } else { 0 };
+        runner.place(state, counter, 0)?;
+        let first = batch.add(state.slot.index, &tokens[part.tokens.clone()]);
+        state.advance(part.tokens.len());
+        Ok(first)
+    }
+
+    /// Reads what a step that has run gave.
+    fn collect(
+        &mut self,
+        segments: &[Segment<'_, State>],
+        answers: Vec<Answer>,
+        outputs: &mut [Output],
+    ) -> Result<(), BackendError> {
+        for Answer { segment: index, place, drawn } in answers {
+            let Segment { state, want, .. } = &segments[index];
+            match (want, &mut outputs[index]) {
+                (Want::Sample(draw), output) => {
+                    let sample = if drawn {
+                        self.runner.drawn(state.slot.index, draw)?
+                    } else {
+                        sample(&self.runner.logits(place)?, draw)
+                    };
+                    *output = sample.map_or(Output::NoFiniteLogit, Output::Sample);
+                }
+                (Want::Logits, Output::Logits(all)) => all.extend(self.runner.logits(place)?),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what the step ahead did of the segments, and submits the one after it where that can be told already. True
+    /// for the segments that are still to be run.
+    fn take_ahead(
+        &mut self,
+        segments: &mut [Segment<'_, State>],
+        outputs: &mut [Output],
+    ) -> Result<Vec<bool>, BackendError> {
+        let Some(ahead) = self.ahead.take() else { return Ok(vec![true; segments.len()]) };
+        let answered: Vec<bool> = segments.iter().map(|segment| ahead.answers(segment)).collect();
+        let count = answered.iter().filter(|answered| **answered).count();
+        if count == 0 {
+            return Ok(vec![true; segments.len()]);
+        }
+        let mut next = None;
+        if count == segments.len() && count == ahead.len() {
+            next = ahead.follow(&mut self.runner, &self.states, segments)?;
+        }
+        self.runner.wait(ahead.ticket)?;
+        for (index, _) in answered.iter().enumerate().filter(|(_, answered)| **answered) {
+            let segment = &mut segments[index];
+            segment.state.advance(1);
+            let answer = Answer { segment: index, place: 0, drawn: true };
+            let id = segment.state.id;
+            self.collect(segments, vec![answer], outputs)?;
+            if let Some(next) = &mut next {
+                next.learn(id, &outputs[index]);
+            }
+        }
+        self.ahead = next;
+        Ok(answered.into_iter().map(|answered| !answered).collect())
+    }
+}
+
+/// Some tokens of a segment, few enough for a step.
+struct Part {
+    segment: usize,
+    tokens: Range<usize>,
+}
+
+/// Where the answer to a segment's wish is found.
+struct Answer {
+    segment: usize,
+    /// Among the logits.
+    place: usize,
+    /// By the device.
+    drawn: bool,
+}
+
+impl Part {
+    fn is_last(&self, segment: &Segment<'_, State>) -> bool {
+        self.tokens.end == segment.tokens.len()
+    }
+
+    /// Picks the rows of this part, whose first is row `first` of the step, that the segment wants something of.
+    fn answers(&self, segment: &Segment<'_, State>, first: usize, picks: &mut Picks) -> Vec<Answer> {
+        let rows = self.tokens.len();
+        let count = wanted_rows(&segment.want, rows, self.is_last(segment));
+        (rows - count..rows).map(|row| self.answer(segment, first, row, picks)).collect()
+    }
+
+    fn answer(&self, segment: &Segment<'_, State>, first: usize, row: usize, picks: &mut Picks) -> Answer {
+        let (place, drawn) = match &segment.want {
+            Want::Sample(draw) => picks.draw(first + row, segment.state.slot.index, draw),
+            _ => (picks.logits(first + row), false),
+        };
+        Answer { segment: self.segment, place, drawn }
+    }
+}
+
+/// Parts in groups of at most `most` rows, in their order.
+fn pack(parts: Vec<Part>, most: usize) -> Vec<Vec<Part>> {
+    let mut groups: Vec<Vec<Part>> = Vec::new();
+    let mut room = 0;
+    for part in parts {
+        let rows = part.tokens.len();
+        if rows > room || groups.is_empty() {
+            groups.push(Vec::new());
+            room = most;
+        }
+        room -= rows;
+        if let Some(group) = groups.last_mut() {
+            group.push(part);
+        }
+    }
+    groups
+}
+
+impl<D: Device> Backend for GpuBackend<D> {
+    type State = State;
+    type Snapshot = Snapshot;
+
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn create(&mut self) -> Result<State, BackendError> {
+        self.states.create(&mut self.runner.device, &self.runner.memory)
+    }
+
+    fn length(&self, state: &State) -> usize {
+        state.length
+    }
+
+    fn forward(&mut self, segments: &mut [Segment<'_, State>]) -> Result<Vec<Output>, BackendError> {
+        self.check(segments)?;
+        self.states.collect(&mut self.runner.device);
+        let mut outputs: Vec<Output> = segments
+            .iter()
+            .map(|segment| match segment.want {
+                Want::Logits => Output::Logits(Vec::with_capacity(segment.tokens.len() * self.description.logits)),
+                Want::Nothing | Want::Sample(_) => Output::Nothing,
+            })
+            .collect();
+        let todo = self.take_ahead(segments, &mut outputs)?;
+        self.run(segments, &todo, &mut outputs)?;
+        if self.ahead.is_none() && self.run_ahead {
+            self.ahead = Ahead::start(&mut self.runner, &self.states, segments, &outputs)?;
+        }
+        Ok(outputs)
+    }
+
+    fn snapshot(&mut self, state: &State) -> Result<Snapshot, BackendError> {
+        self.states.collect(&mut self.runner.device);
+        self.states.snapshot(&mut self.runner.device, &self.runner.memory, state)
+    }
+
+    fn snapshot_bytes(&self) -> u64 {
+        self.states.recurrent_bytes()
+    }
+
+    fn pieces(&self, snapshot: &Snapshot) -> Vec<Piece> {
+        self.states.pieces(snapshot)
+    }
+
+    fn restore(&mut self, snapshot: &Snapshot) -> Result<State, BackendError> {
+        self.states.restore(&mut self.runner.device, &self.runner.memory, snapshot)
+    }
+
+    fn truncate(&mut self, state: &mut State, length: usize) -> Result<(), BackendError> {
+        match length {
+            length if length == state.length => Ok(()),
+            0 => self.states.reset(&mut self.runner.device, &self.runner.memory, state),
+            wanted => Err(BackendError::CannotTruncate { length: state.length, wanted }),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The kernels as machine code for one GPU and one model.
+
+use std::ffi::{CString, c_int};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{env, fs, process, ptr};
+
+use cudarc::driver::sys::{self, CUfunction, CUmodule};
+use cudarc::nvrtc::sys as nvrtc;
+
+use super::driver::{Context, check};
+use crate::device::{Constant, DeviceError};
+use crate::kernels::FUNCTION_CONSTANTS;
+
+/// All of `kernels/` as one text that NVRTC compiles.
+const SOURCE: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.cu"));
+
+/// Compiles the kernels for a GPU that need not be here, `sm_90` say, and a model's shapes. What was compiled before is read
+/// from `lily/` in the user's folder of caches, where a new result is kept if that can be written.
+///
+/// # Errors
+/// If NVRTC is not there or refuses.
+pub fn compile(architecture: &str, constants: &[Constant]) -> Result<Vec<u8>, DeviceError> {
+    let flags = flags(architecture, constants);
+    let kept = folder_of_caches(|name| env::var_os(name).map(PathBuf::from)).map(|caches| path(&caches, &flags));
+    if let Some(code) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
+        return Ok(code);
+    }
+    let code = run_nvrtc(&flags).map_err(|problem| DeviceError::Failed { name: "NVRTC".to_owned(), problem })?;
+    if let Some(path) = kept {
+        // Only time is lost if it cannot be kept.
+        let _ = keep(&path, &code);
+    }
+    Ok(code)
+}
+
+fn flags(architecture: &str, constants: &[Constant]) -> Vec<String> {
+    let mut flags = vec![
+        format!("--gpu-architecture={architecture}"),
+        "--std=c++20".to_owned(),
+        "--device-as-default-execution-space".to_owned(),
+        // Tensor operations are Metal's.
+        "-D__METAL_VERSION__=310".to_owned(),
+    ];
+    flags.extend(FUNCTION_CONSTANTS.iter().zip(constants).map(|(name, constant)| match constant {
+        Constant::Uint(value) => format!("-DLILY_{name}={value}u"),
+        Constant::Float(value) => format!("-DLILY_{name}={value:e}f"),
+    }));
+    flags
+}
+
+fn folder_of_caches(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    variable("XDG_CACHE_HOME")
+        .filter(|path| path.is_absolute())
+        .or_else(|| variable("HOME").map(|home| home.join(".cache")))
+}
+
+/// A name of its own for each source text and each way to compile it.
+fn path(caches: &Path, flags: &[String]) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    (SOURCE, flags).hash(&mut hasher);
+    caches.join("lily").join(format!("kernels-{:016x}.cubin", hasher.finish()))
+}
+
+/// Under another name first, so that no one reads half of it.
+fn keep(path: &Path, code: &[u8]) -> std::io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let partial = path.with_extension(format!("{}.partial", process::id()));
+    fs::write(&partial, code).and_then(|()| fs::rename(&partial, path)).inspect_err(|_| {
+        let _ = fs::remove_file(&partial);
+    })
+}
+
+fn run_nvrtc(flags: &[String]) -> Result<Vec<u8>, String> {
+    // SAFETY: it only looks for the library.
+    if !unsafe { nvrtc::is_culib_present() } {
+        return Err(
+            "libnvrtc.so is not found: it comes with the CUDA toolkit or with `pip install nvidia-cuda-nvrtc`, and \
+                    LD_LIBRARY_PATH has to name its folder"
+                .to_owned(),
+        );
+    }
+    let text = |text: &str| CString::new(text).map_err(|error| error.to_string());
+    let (source, name) = (text(SOURCE)?, text("kernels.cu")?);
+    let flags = flags.iter().map(|flag| text(flag)).collect::<Result<Vec<_>, _>>()?;
+    let pointers: Vec<_> = flags.iter().map(|flag| flag.as_ptr()).collect();
+    let mut program = ptr::null_mut();
+    // SAFETY: the texts end in zeros and outlive the call; there are no headers.
+    let created = unsafe {
+        nvrtc::nvrtcCreateProgram(&raw mut program, source.as_ptr(), name.as_ptr(), 0, ptr::null(), ptr::null())
+    };
+    said(created, "nvrtcCreateProgram")?;
+    let mut program = Program(program);
+    // SAFETY: as many texts as told, which outlive the call.
+    let compiled = unsafe { nvrtc::nvrtcCompileProgram(program.0, pointers.len() as c_int, pointers.as_ptr()) };
+    said(compiled, "nvrtcCompileProgram").map_err(|problem| format!("{problem}\n{}", program.log()))?;
+    let mut size = 0;
+    // SAFETY: the program is compiled; `code` has the size that NVRTC asks for.
+    unsafe {
+        said(nvrtc::nvrtcGetCUBINSize(program.0, &raw mut size), "nvrtcGetCUBINSize")?;
+        let mut code = vec![0u8; size];
+        said(nvrtc::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast()), "nvrtcGetCUBIN")?;
+        Ok(code)
+    }
+}
+
+fn said(result: nvrtc::nvrtcResult, call: &str) -> Result<(), String> {
+    if result == nvrtc::nvrtcResult::NVRTC_SUCCESS { Ok(()) } else { Err(format!("{call}: {result:?}")) }
+}
+
+struct Program(nvrtc::nvrtcProgram);
+
+impl Program {
+    /// What the compiler says.
+    fn log(&mut self) -> String {
+        let mut size = 0;
+        // SAFETY: the program is there; `log` has the size that NVRTC asks for.
+        unsafe {
+            if said(nvrtc::nvrtcGetProgramLogSize(self.0, &raw mut size), "").is_err() {
+                return String::new();
+            }
+            let mut log = vec![0u8; size];
+            let _ = nvrtc::nvrtcGetProgramLog(self.0, log.as_mut_ptr().cast());
+            String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned()
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // SAFETY: made by `nvrtcCreateProgram`, and nothing else has it.
+        let _ = unsafe { nvrtc::nvrtcDestroyProgram(&raw mut self.0) };
+    }
+}
+
+/// The kernels on the GPU.
+#[derive(Debug)]
+pub(super) struct Library {
+    module: CUmodule,
+    context: Arc<Context>,
+}
+
+// SAFETY: the driver's objects may be used from any thread.
+unsafe impl Send for Library {}
+// SAFETY: as above; nothing changes it.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Brings machine code to the GPU, whose context is the thread's.
+    pub(super) fn load(context: Arc<Context>, code: &[u8]) -> Result<Arc<Self>, String> {
+        let mut module = ptr::null_mut();
+        // SAFETY: the code is an ELF image, which says its own length.
+        check(unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) }, "cuModuleLoadData")?;
+        Ok(Arc::new(Self { module, context }))
+    }
+
+    /// A kernel by its name in the library.
+    pub(super) fn function(&self, kernel: &str) -> Result<CUfunction, String> {
+        let name = CString::new(format!("lily_{kernel}")).map_err(|error| error.to_string())?;
+        let mut function = ptr::null_mut();
+        // SAFETY: the module is loaded, the name outlives the call.
+        check(
+            unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, name.as_ptr()) },
+            "cuModuleGetFunction",
+        )?;
+        Ok(function)
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if self.context.enter().is_ok() {
+            // SAFETY: whatever runs its functions holds it.
+            let _ = unsafe { sys::cuModuleUnload(self.module) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CACHES: &str = "/caches";
+
+    #[test]
+    fn code_is_found_again_only_for_the_same_gpu_and_shapes() {
+        let names = [
+            ("sm_90", vec![Constant::Uint(256)]),
+            ("sm_90", vec![Constant::Uint(2048)]),
+            ("sm_100", vec![Constant::Uint(256)]),
+        ]
+        .map(|(architecture, constants)| path(Path::new(CACHES), &flags(architecture, &constants)));
+        assert_eq!(names[0], path(Path::new(CACHES), &flags("sm_90", &[Constant::Uint(256)])));
+        assert!(names[0] != names[1] && names[0] != names[2] && names[1] != names[2], "{names:?}");
+    }
+
+    #[test]
+    fn constants_are_literals_of_their_type() {
+        let flags = flags("sm_90", &[Constant::Uint(7), Constant::Float(1e-6), Constant::Float(1e7)]);
+        assert_eq!(
+            flags[4..].iter().map(|flag| flag.split_once('=').unwrap().1).collect::<Vec<_>>(),
+            ["7u", "1e-6f", "1e7f"]
+        );
+    }
+
+    #[test]
+    fn a_relative_folder_of_caches_is_passed_over() {
+        let folder = |xdg: &'static str| {
+            folder_of_caches(move |name| {
+                (name == "HOME" || !xdg.is_empty()).then(|| if name == "HOME" { "/home" } else { xdg }.into())
+            })
+        };
+        assert_eq!(folder(CACHES), Some(CACHES.into()));
+        assert_eq!(folder("caches"), Some("/home/.cache".into()));
+        assert_eq!(folder(""), Some("/home/.cache".into()));
+    }
+}

@@ -1,0 +1,185 @@
+//! The kernels, compiled for this GPU and this model.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use objc2::rc::Retained;
+use objc2::runtime::ProtocolObject;
+use objc2_foundation::{NSError, NSString};
+use objc2_metal::{
+    MTLCompileOptions, MTLComputePipelineDescriptor, MTLComputePipelineState, MTLDataType, MTLDevice,
+    MTLFunctionConstantValues, MTLLanguageVersion, MTLLibrary, MTLMathFloatingPointFunctions, MTLMathMode,
+    MTLPipelineOption, MTLSize,
+};
+use tracing::{debug, warn};
+
+use super::archive::Archive;
+use super::archive_name::Identity;
+use super::chip::Chip;
+use crate::device::{Constant, DeviceError};
+use crate::kernel::Kernel;
+use crate::{METAL_SOURCE, kernels};
+
+/// A compiled kernel.
+#[derive(Clone)]
+pub(super) struct Pipeline {
+    pub(super) state: Retained<ProtocolObject<dyn MTLComputePipelineState>>,
+    /// The threads that each of its threadgroups must have, where it was compiled for that.
+    pub(super) threads: Option<u32>,
+}
+
+/// What a SIMD-group has on every Apple GPU, and what the kernels are written for.
+const LANES: usize = 32;
+
+/// Ends the names of kernels that use tensor operations.
+const TENSOR_SUFFIX: &str = "_tensor";
+
+/// The library of kernels.
+pub(super) struct Library {
+    device: Retained<ProtocolObject<dyn MTLDevice>>,
+    library: Retained<ProtocolObject<dyn MTLLibrary>>,
+    constants: Retained<MTLFunctionConstantValues>,
+    /// Whether the kernels that use tensor operations are in it.
+    tensors: bool,
+    archive: Archive,
+    pipelines: HashMap<&'static str, Pipeline>,
+}
+
+impl Library {
+    /// Compiles the source text: with tensor operations if the chip has them, and without if it has not or if any
+    /// kernel that uses them is refused.
+    pub(super) fn compile(chip: &Chip, constants: &[Constant]) -> Result<Self, DeviceError> {
+        if chip.tensors {
+            match Self::compile_with_tensors(chip, constants) {
+                Ok(library) => return Ok(library),
+                Err(error) => warn!("no tensor operations on {}: {error}", chip.name),
+            }
+        }
+        Self::compile_as(chip, constants, false)
+    }
+
+    fn compile_with_tensors(chip: &Chip, constants: &[Constant]) -> Result<Self, DeviceError> {
+        let mut library = Self::compile_as(chip, constants, true)?;
+        for kernel in kernels::ALL.iter().filter(|kernel| kernel.name.ends_with(TENSOR_SUFFIX)) {
+            library.pipeline(kernel)?;
+        }
+        Ok(library)
+    }
+
+    fn compile_as(chip: &Chip, constants: &[Constant], tensors: bool) -> Result<Self, DeviceError> {
+        let options = MTLCompileOptions::new();
+        // Never left to the default, which follows the SDK that the program was linked with.
+        options.setLanguageVersion(match tensors {
+            true => MTLLanguageVersion::Version4_0,
+            false => MTLLanguageVersion::Version3_1,
+        });
+        // Results stay those of the source, and sin and cos hold beyond one turn; docs/metal.md says more.
+        options.setMathMode(MTLMathMode::Safe);
+        options.setMathFloatingPointFunctions(MTLMathFloatingPointFunctions::Precise);
+        let library = chip
+            .device
+            .newLibraryWithSource_options_error(&NSString::from_str(METAL_SOURCE), Some(&options))
+            .map_err(|error| DeviceError::Failed {
+                name: chip.name.clone(),
+                problem: format!("its compiler refuses the kernels:\n{}", error.localizedDescription()),
+            })?;
+        let identity = Identity {
+            source: METAL_SOURCE,
+            options: if tensors { "4.0 safe precise" } else { "3.1 safe precise" },
+            constants,
+            system: &chip.system,
+            device: &format!("{} {}", chip.name, chip.architecture),
+        };
+        Ok(Self {
+            archive: Archive::open(&chip.device, &identity),
+            device: chip.device.clone(),
+            library,
+            constants: values(constants),
+            tensors,
+            pipelines: HashMap::new(),
+        })
+    }
+
+    /// Whether the kernels that use tensor operations can run.
+    pub(super) fn tensors(&self) -> bool {
+        self.tensors
+    }
+
+    /// A kernel, compiled if it is not yet.
+    pub(super) fn pipeline(&mut self, kernel: &'static Kernel) -> Result<Pipeline, DeviceError> {
+        if let Some(pipeline) = self.pipelines.get(kernel.name) {
+            return Ok(pipeline.clone());
+        }
+        let threads = kernel.name.ends_with(TENSOR_SUFFIX).then_some(kernel.max_threads);
+        let pipeline = self.make(kernel.name, threads)?;
+        self.pipelines.insert(kernel.name, pipeline.clone());
+        Ok(pipeline)
+    }
+
+    /// Keeps what was compiled for the next start.
+    pub(super) fn save(&mut self) {
+        self.archive.save();
+    }
+
+    /// Compiles a function, or takes it from the archive. `threads` are those of each threadgroup that will ever be
+    /// launched, which tensor operations need to know.
+    fn make(&mut self, name: &str, threads: Option<u32>) -> Result<Pipeline, DeviceError> {
+        let refused = |problem: String| DeviceError::Kernel { kernel: name.to_owned(), problem };
+        let name = NSString::from_str(name);
+        let function = self
+            .library
+            .newFunctionWithName_constantValues_error(&name, &self.constants)
+            .map_err(|error| refused(format!("not in the library: {}", error.localizedDescription())))?;
+        let descriptor = MTLComputePipelineDescriptor::new();
+        descriptor.setLabel(Some(&name));
+        descriptor.setComputeFunction(Some(&function));
+        if let Some(threads) = threads {
+            descriptor.setRequiredThreadsPerThreadgroup(MTLSize { width: threads as usize, height: 1, depth: 1 });
+        }
+        let build = |options| {
+            let state = self.device.newComputePipelineStateWithDescriptor_options_reflection_error(
+                &descriptor,
+                options,
+                None,
+            )?;
+            Ok::<_, Retained<NSError>>(Pipeline { state, threads })
+        };
+        let archived = self.archive.offer(&descriptor).then(|| build(MTLPipelineOption::FailOnBinaryArchiveMiss));
+        if let Some(Ok(pipeline)) = archived {
+            return self.check(pipeline).map_err(refused);
+        }
+        debug!("compiling {name}");
+        self.archive.add(&descriptor);
+        let pipeline = build(MTLPipelineOption::None)
+            .map_err(|error| refused(format!("no pipeline: {}", error.localizedDescription())))?;
+        self.check(pipeline).map_err(refused)
+    }
+
+    fn check(&self, pipeline: Pipeline) -> Result<Pipeline, String> {
+        let lanes = pipeline.state.threadExecutionWidth();
+        if lanes != LANES {
+            return Err(format!("this GPU runs it with SIMD-groups of {lanes} threads, it is written for {LANES}"));
+        }
+        let used = pipeline.state.staticThreadgroupMemoryLength();
+        let most = self.device.maxThreadgroupMemoryLength();
+        if used > most {
+            return Err(format!("it takes {used} bytes of threadgroup memory, this GPU has {most}"));
+        }
+        Ok(pipeline)
+    }
+}
+
+/// Function constants by their index.
+fn values(constants: &[Constant]) -> Retained<MTLFunctionConstantValues> {
+    let values = MTLFunctionConstantValues::new();
+    for (index, constant) in constants.iter().enumerate() {
+        let (value, kind): (NonNull<c_void>, _) = match constant {
+            Constant::Uint(value) => (NonNull::from(value).cast(), MTLDataType::UInt),
+            Constant::Float(value) => (NonNull::from(value).cast(), MTLDataType::Float),
+        };
+        // SAFETY: `value` points to a live value of the size that `kind` has; Metal copies it and grows to the index.
+        unsafe { values.setConstantValue_type_atIndex(value, kind, index) };
+    }
+    values
+}

@@ -1,0 +1,33 @@
+//! Runs the model on a GPU: a step is recorded once as a plan of kernel dispatches and replayed.
+
+mod ahead;
+mod backend;
+mod batch;
+mod blank;
+pub mod device;
+mod error;
+mod journal;
+pub mod kernel;
+mod memory;
+mod outline;
+pub mod plan;
+pub mod recorder;
+mod runner;
+mod shapes;
+mod state;
+mod step;
+mod weights;
+
+pub use backend::{GpuBackend, Options};
+pub use error::Error;
+pub use outline::{Outline, Step};
+pub use shapes::Shapes;
+pub use state::{Snapshot, State};
+
+/// Bindings of the kernels, made from their signatures in `kernels/`.
+pub mod kernels {
+    include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
+}
+
+/// All of `kernels/` as one text that Metal compiles.
+pub const METAL_SOURCE: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.metal"));

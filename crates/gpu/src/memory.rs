@@ -1,0 +1,371 @@
+//! All of a backend's memory on the device but the weights: what sequences remember, the records that a step reads, and the
+//! workspace of a step.
+
+use half::f16;
+use lily_checkpoint::LayerKind;
+
+use crate::device::{Buffer, DeviceError, Range};
+use crate::kernel::Slice;
+use crate::kernels::{self, DRAWN_RING, SAMPLE_BLOCK};
+use crate::kernels::{Adjustment, Block, BlockSummary, Choice, Draw, Drawn, Row, Segment, Sequence};
+use crate::shapes::{CHOSEN, DELTA_HEAD, HEAD, MAX_DECODE_ROWS, PAGE, PARTS, Shapes};
+
+/// Tokens of a block of context in decode attention. Fixed, so that a row's result does not depend on the plan it is in.
+pub(crate) const CONTEXT_BLOCK: usize = 256;
+/// The most changed logits of the draws of a step; a step with more of them draws on the CPU.
+pub(crate) const MAX_ADJUSTMENTS: usize = 4096;
+/// Words of `turns`: two for each pair of rotated dimensions.
+const TURNS: usize = kernels::ROTARY as usize;
+
+/// How much there is of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    /// Tokens a sequence may hold.
+    pub max_context: usize,
+    /// Sequences that exist at once.
+    pub slots: usize,
+    /// Pages of keys and values for all of them.
+    pub pages: usize,
+    /// Rows of a prefill step, a multiple of 32.
+    pub prefill_rows: usize,
+}
+
+impl Sizes {
+    /// Pages of the longest sequence.
+    pub(crate) fn max_pages(&self) -> usize {
+        self.max_context.div_ceil(PAGE)
+    }
+
+    /// Blocks of the longest context.
+    pub(crate) fn max_blocks(&self) -> usize {
+        self.max_context.div_ceil(CONTEXT_BLOCK)
+    }
+}
+
+/// A DeltaNet layer's memory of all sequences.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recurrent {
+    /// `[slots][2][3][channels]`
+    pub(crate) windows: Slice<f32>,
+    /// `[slots][2][value_heads][128 v][128 k]`
+    pub(crate) states: Slice<f32>,
+}
+
+/// An attention layer's memory of all sequences, `[pages][kv_heads][64][256]` each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cache {
+    pub(crate) keys: Slice<f16>,
+    pub(crate) values: Slice<f16>,
+}
+
+/// What the CPU writes before a step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Records {
+    pub(crate) rows: Slice<Row>,
+    pub(crate) segments: Slice<Segment>,
+    /// Rows whose logits are wanted, at most [`MAX_DECODE_ROWS`].
+    pub(crate) picked: Slice<u32>,
+    /// A draw for each of them.
+    pub(crate) draws: Slice<Draw>,
+    pub(crate) adjustments: Slice<Adjustment>,
+}
+
+/// Everything but the weights.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) sequences: Slice<Sequence>,
+    /// `[slots][max_pages]`
+    pub(crate) pages: Slice<u32>,
+    /// `[32][2]`: RoPE's revolutions a token of each rotated pair, see attention_prepare.metal.
+    pub(crate) turns: Slice<u32>,
+    /// One for each DeltaNet layer.
+    pub(crate) recurrent: Vec<Recurrent>,
+    /// One for each attention layer.
+    pub(crate) caches: Vec<Cache>,
+    pub(crate) records: Records,
+    /// `[8][vocabulary]`, raw.
+    pub(crate) logits: Slice<f32>,
+    /// `[slots][DRAWN_RING]`
+    pub(crate) drawn: Slice<Drawn>,
+    workspace: Range,
+}
+
+impl Memory {
+    /// Allocates all of it with `allocate(bytes, what)`.
+    ///
+    /// # Errors
+    /// Those of `allocate`.
+    pub(crate) fn new(
+        shapes: &Shapes,
+        sizes: &Sizes,
+        mut allocate: impl FnMut(u64, &str) -> Result<Buffer, DeviceError>,
+    ) -> Result<Self, DeviceError> {
+        let mut recurrent = Vec::new();
+        for _ in 0..shapes.count(LayerKind::DeltaNet) {
+            let mut twice = |values: usize, what| allocate((sizes.slots * 2 * values * 4) as u64, what);
+            recurrent.push(Recurrent {
+                windows: Slice::new(twice(shapes.window(), "convolution windows")?.all()),
+                states: Slice::new(twice(shapes.state(), "recurrent states")?.all()),
+            });
+        }
+        let mut caches = Vec::new();
+        for _ in 0..shapes.count(LayerKind::Attention) {
+            let bytes = (sizes.pages * PAGE * shapes.kv_size() * 2) as u64;
+            caches.push(Cache {
+                keys: Slice::new(allocate(bytes, "the keys of the KV cache")?.all()),
+                values: Slice::new(allocate(bytes, "the values of the KV cache")?.all()),
+            });
+        }
+        let mut carver = Carver::default();
+        small(shapes, sizes, &mut carver);
+        let mut carver = Carver::of(allocate(carver.used, "records and logits")?);
+        let Small { sequences, pages, turns, drawn, logits, records } = small(shapes, sizes, &mut carver);
+        let workspace = allocate(workspace_bytes(shapes, sizes), "the workspace")?.all();
+        Ok(Self { sequences, pages, turns, recurrent, caches, records, logits, drawn, workspace })
+    }
+
+    /// The workspace of a few-row step over `blocks` blocks of context.
+    pub(crate) fn few(&self, shapes: &Shapes, rows: usize, blocks: usize) -> FewRows {
+        few(shapes, rows, blocks, Carver::of_range(self.workspace)).0
+    }
+
+    /// Bytes of that workspace.
+    pub(crate) fn few_bytes(shapes: &Shapes, rows: usize, blocks: usize) -> u64 {
+        few(shapes, rows, blocks, Carver::default()).1
+    }
+
+    /// The workspace of a prefill step.
+    pub(crate) fn many(&self, shapes: &Shapes, rows: usize) -> ManyRows {
+        many(shapes, rows, Carver::of_range(self.workspace)).0
+    }
+}
+
+/// Bytes of the largest step's workspace.
+pub(crate) fn workspace_bytes(shapes: &Shapes, sizes: &Sizes) -> u64 {
+    let few = few(shapes, MAX_DECODE_ROWS, sizes.max_blocks(), Carver::default()).1;
+    few.max(many(shapes, sizes.prefill_rows, Carver::default()).1)
+}
+
+/// Bytes of records, tables and logits.
+pub(crate) fn small_bytes(shapes: &Shapes, sizes: &Sizes) -> u64 {
+    let mut carver = Carver::default();
+    small(shapes, sizes, &mut carver);
+    carver.used
+}
+
+struct Small {
+    sequences: Slice<Sequence>,
+    pages: Slice<u32>,
+    turns: Slice<u32>,
+    drawn: Slice<Drawn>,
+    logits: Slice<f32>,
+    records: Records,
+}
+
+fn small(shapes: &Shapes, sizes: &Sizes, carver: &mut Carver) -> Small {
+    Small {
+        sequences: carver.take(sizes.slots),
+        pages: carver.take(sizes.slots * sizes.max_pages()),
+        turns: carver.take(TURNS),
+        drawn: carver.take(sizes.slots * DRAWN_RING as usize),
+        logits: carver.take(MAX_DECODE_ROWS * shapes.vocabulary),
+        records: Records {
+            rows: carver.take(sizes.prefill_rows.max(MAX_DECODE_ROWS)),
+            // A prefill step pads its segments to a power of two.
+            segments: carver.take(sizes.prefill_rows.next_power_of_two().max(MAX_DECODE_ROWS)),
+            picked: carver.take(MAX_DECODE_ROWS),
+            draws: carver.take(MAX_DECODE_ROWS),
+            adjustments: carver.take(MAX_ADJUSTMENTS),
+        },
+    }
+}
+
+/// Activations of the few-row kernels, all fp32.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FewRows {
+    /// The residual stream, at the same place in every step: a head may follow in another plan.
+    pub(crate) x: Slice<f32>,
+    /// What a mixer begins with: its stacked projections.
+    pub(crate) projected: Slice<f32>,
+    /// What it ends with.
+    pub(crate) mixed: Slice<f32>,
+    pub(crate) q: Slice<f32>,
+    /// Partial sums of attention: `[rows][query_heads][blocks][256]`, and their `[..][2]` maxima and weights.
+    pub(crate) sums: Slice<f32>,
+    pub(crate) weights: Slice<f32>,
+    /// `[rows][experts + 1]`
+    pub(crate) router: Slice<f32>,
+    /// `[rows][9][expert_width]`
+    pub(crate) hidden: Slice<f32>,
+    /// `[rows][9]`
+    pub(crate) choices: Slice<Choice>,
+    pub(crate) sampling: SamplingRows,
+}
+
+/// What the two halves of a draw share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SamplingRows {
+    pub(crate) keys: Slice<u32>,
+    pub(crate) blocks: Slice<BlockSummary>,
+}
+
+/// Blocks of the vocabulary in a draw.
+pub(crate) fn sample_blocks(shapes: &Shapes) -> usize {
+    shapes.vocabulary.div_ceil(SAMPLE_BLOCK as usize)
+}
+
+fn sampling(shapes: &Shapes, rows: usize, carver: &mut Carver) -> SamplingRows {
+    let blocks = rows * sample_blocks(shapes);
+    SamplingRows { keys: carver.take(blocks * SAMPLE_BLOCK as usize), blocks: carver.take(blocks) }
+}
+
+/// Width of the stacked projections of a mixer, the wider one.
+fn projected(shapes: &Shapes) -> usize {
+    delta_projected(shapes).max(attention_projected(shapes))
+}
+
+/// Width of qkv | z | a | b.
+pub(crate) fn delta_projected(shapes: &Shapes) -> usize {
+    shapes.channels() + shapes.value_size() + 2 * shapes.value_heads
+}
+
+/// Width of q, gate | k | v.
+pub(crate) fn attention_projected(shapes: &Shapes) -> usize {
+    2 * shapes.query_size() + 2 * shapes.kv_size()
+}
+
+fn few(shapes: &Shapes, rows: usize, blocks: usize, mut carver: Carver) -> (FewRows, u64) {
+    let heads = rows * shapes.query_heads;
+    let work = FewRows {
+        x: carver.take(rows * shapes.hidden),
+        projected: carver.take(rows * projected(shapes)),
+        mixed: carver.take(rows * shapes.value_size().max(shapes.query_size())),
+        q: carver.take(heads * HEAD),
+        sums: carver.take(heads * blocks * HEAD),
+        weights: carver.take(heads * blocks * 2),
+        router: carver.take(rows * (shapes.experts + 1)),
+        hidden: carver.take(rows * PARTS * shapes.expert_width),
+        choices: carver.take(rows * PARTS),
+        sampling: sampling(shapes, rows, &mut carver),
+    };
+    (work, carver.used)
+}
+
+/// Activations of the many-row kernels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ManyRows {
+    pub(crate) x: Slice<f32>,
+    /// Before a mixer and before the experts.
+    pub(crate) normed: Slice<f16>,
+    pub(crate) mixer: MixerRows,
+    pub(crate) moe: MoeRows,
+    /// Of a head that follows.
+    pub(crate) sampling: SamplingRows,
+}
+
+/// Of a mixer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MixerRows {
+    pub(crate) projected: Slice<f32>,
+    pub(crate) convolved: Slice<f32>,
+    pub(crate) decay: Slice<f32>,
+    pub(crate) beta: Slice<f32>,
+    pub(crate) o: Slice<f32>,
+    pub(crate) q: Slice<f32>,
+    pub(crate) mixed: Slice<f16>,
+}
+
+/// Of the experts. Pairs are `[rows][9]`, the last of a row the shared expert's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MoeRows {
+    pub(crate) router: Slice<f32>,
+    pub(crate) chosen: Slice<u32>,
+    pub(crate) weights: Slice<f32>,
+    pub(crate) order: Slice<u32>,
+    pub(crate) places: Slice<u32>,
+    pub(crate) map: Slice<Block>,
+    pub(crate) hidden: Slice<f16>,
+    pub(crate) y: Slice<f16>,
+}
+
+/// Pairs of a tile of the experts' products: few pairs an expert would leave larger tiles empty.
+pub(crate) fn expert_tile(shapes: &Shapes, rows: usize) -> usize {
+    if rows * CHOSEN < 16 * shapes.experts { 16 } else { 32 }
+}
+
+/// Records of the block map: each expert may have a tile that is not full.
+fn map_blocks(shapes: &Shapes, rows: usize) -> usize {
+    let tile = expert_tile(shapes, rows);
+    rows * CHOSEN / tile + shapes.experts.min(rows * CHOSEN) + rows.div_ceil(tile)
+}
+
+fn many(shapes: &Shapes, rows: usize, mut carver: Carver) -> (ManyRows, u64) {
+    let x = carver.take(rows * shapes.hidden);
+    let normed = carver.take(rows * shapes.hidden);
+    // A mixer and the experts never run at the same time, nor does the head.
+    let [mut in_mixer, mut in_moe, mut in_head] = [carver; 3];
+    let mixer = MixerRows {
+        projected: in_mixer.take(rows * projected(shapes)),
+        convolved: in_mixer.take(rows * shapes.channels()),
+        decay: in_mixer.take(rows * shapes.value_heads),
+        beta: in_mixer.take(rows * shapes.value_heads),
+        o: in_mixer.take(rows * shapes.value_heads * DELTA_HEAD),
+        q: in_mixer.take(rows * shapes.query_size()),
+        mixed: in_mixer.take(rows * shapes.value_size().max(shapes.query_size())),
+    };
+    let moe = MoeRows {
+        router: in_moe.take(rows * (shapes.experts + 1)),
+        chosen: in_moe.take(rows * CHOSEN),
+        weights: in_moe.take(rows * PARTS),
+        order: in_moe.take(rows * PARTS),
+        places: in_moe.take(rows * PARTS),
+        map: in_moe.take(map_blocks(shapes, rows)),
+        hidden: in_moe.take(rows * PARTS * shapes.expert_width),
+        y: in_moe.take(rows * PARTS * shapes.hidden),
+    };
+    let sampling = sampling(shapes, MAX_DECODE_ROWS, &mut in_head);
+    (ManyRows { x, normed, mixer, moe, sampling }, in_mixer.used.max(in_moe.used).max(in_head.used))
+}
+
+/// Cuts a buffer into slices, one after another, each aligned to 256 bytes.
+#[derive(Clone, Copy, Debug)]
+struct Carver {
+    whole: Range,
+    used: u64,
+}
+
+impl Default for Carver {
+    /// Without a buffer: it only counts.
+    fn default() -> Self {
+        Self::of(Buffer { id: 0, bytes: u64::MAX })
+    }
+}
+
+impl Carver {
+    fn of(buffer: Buffer) -> Self {
+        Self::of_range(buffer.all())
+    }
+
+    fn of_range(whole: Range) -> Self {
+        Self { whole, used: 0 }
+    }
+
+    fn take<T>(&mut self, count: usize) -> Slice<T> {
+        let bytes = (count * size_of::<T>()) as u64;
+        let range = self.whole.part(self.used, bytes);
+        self.used = (self.used + bytes).next_multiple_of(256);
+        Slice::new(range)
+    }
+}
+
+/// RoPE's `turns` as the device has them: for each rotated pair θ^(−pair/32) / 2π, the revolutions that a token turns it, as a
+/// fraction of 64 bits, high word first.
+pub(crate) fn turns(theta: f64) -> Vec<u8> {
+    let pairs = kernels::ROTARY / 2;
+    let turn = |pair: u32| theta.powf(-f64::from(pair) / f64::from(pairs)) / std::f64::consts::TAU;
+    let fraction = |pair: u32| (turn(pair) * 2f64.powi(64)) as u64;
+    (0..pairs)
+        .flat_map(|pair| [(fraction(pair) >> 32) as u32, fraction(pair) as u32])
+        .flat_map(u32::to_ne_bytes)
+        .collect()
+}

@@ -1,0 +1,200 @@
+//! What a step takes, told without a device and without weights: dispatches, stages, bytes, memory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use lily_checkpoint::{Config, LayerKind};
+
+use crate::blank;
+use crate::device::Buffer;
+use crate::error::Error;
+use crate::kernel::Kernel;
+use crate::memory::{CONTEXT_BLOCK, Memory, Sizes, workspace_bytes};
+use crate::plan::Plan;
+use crate::shapes::{CHOSEN, MAX_DECODE_ROWS, PAGE, Shapes};
+use crate::step::{Few, Head, Many, Model};
+use crate::weights::{ExpertWeights, Linear, MixerWeights, ModelWeights};
+
+/// Which step to tell about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A token of each of so many sequences, up to 8.
+    Decode(usize),
+    /// So many tokens of one sequence; its head is left out, as all but the last chunk of a prompt have none.
+    Prefill(usize),
+}
+
+/// A recorded step and what it takes.
+pub struct Outline {
+    /// What was recorded.
+    pub plan: Plan,
+    /// Bytes of the workspace for this step alone.
+    pub workspace: u64,
+    /// Bytes that any way of making the step must move: each weight it uses once (of experts the most that its rows can
+    /// choose), recurrent states once in and once out, keys and values of the context once in and of the new tokens
+    /// once out.
+    pub minimum: u64,
+    step: Step,
+    context: usize,
+}
+
+impl Outline {
+    /// Records a step of a model whose sequences hold `context` tokens once it is done.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the kernels are not made for this model or for so many rows, or the context is too short.
+    pub fn new(config: &Config, step: Step, context: usize) -> Result<Self, Error> {
+        let refuse = |what: String| Err(Error::Unsupported(what));
+        let (rows, sequences) = match step {
+            Step::Decode(rows @ 1..=MAX_DECODE_ROWS) => (rows.next_power_of_two(), rows),
+            Step::Decode(rows) => return refuse(format!("a decode step of {rows} sequences: 1 to {MAX_DECODE_ROWS}")),
+            Step::Prefill(rows) if rows > context => {
+                return refuse(format!("{rows} rows in a context of {context} tokens"));
+            }
+            Step::Prefill(rows) => (rows.next_multiple_of(32), 1),
+        };
+        let shapes = Shapes::new(config)?;
+        let pages = sequences * context.div_ceil(PAGE);
+        let sizes = Sizes { max_context: context, slots: sequences, pages, prefill_rows: rows.max(32) };
+        let mut buffers = 0;
+        let memory = Memory::new(&shapes, &sizes, |bytes, _| {
+            buffers += 1;
+            Ok(Buffer { id: buffers, bytes })
+        })?;
+        let weights = ModelWeights::imagine(&blank::weights(config), buffers + 1)?;
+        let model = Model { shapes: &shapes, sizes: &sizes, weights: &weights, memory: &memory, tensor: false };
+        let (plan, workspace) = match step {
+            Step::Decode(_) => {
+                let blocks = context.div_ceil(CONTEXT_BLOCK);
+                (Few { rows, blocks, head: Head::Draw }.record(&model), Memory::few_bytes(&shapes, rows, blocks))
+            }
+            Step::Prefill(_) => (Many { rows, segments: 1, context }.record(&model), workspace_bytes(&shapes, &sizes)),
+        };
+        let new = match step {
+            Step::Decode(rows) | Step::Prefill(rows) => rows,
+        };
+        let minimum = minimum(&shapes, &weights, step, new, sequences, context);
+        Ok(Self { plan, workspace, minimum, step, context })
+    }
+}
+
+fn minimum(shapes: &Shapes, weights: &ModelWeights, step: Step, rows: usize, sequences: usize, context: usize) -> u64 {
+    let linear = |all: &[&Linear]| all.iter().map(|linear| linear.bytes()).sum::<u64>();
+    let expert = |experts: &ExpertWeights| linear(&[&experts.gate, &experts.up, &experts.down]);
+    let distinct = shapes.experts.min(rows * CHOSEN) as u64;
+    let mut bytes = weights.embedding.bytes() / weights.embedding.outputs as u64 * rows as u64;
+    for layer in &weights.layers {
+        let moe = &layer.moe;
+        bytes += layer.norm.range.bytes + moe.norm.range.bytes;
+        bytes += linear(&[&moe.router, &moe.shared_gate]) + expert(&moe.shared) + distinct * expert(&moe.experts);
+        bytes += match &layer.mixer {
+            MixerWeights::DeltaNet(_, mixer) => {
+                let small = [mixer.conv, mixer.a_log, mixer.dt_bias, mixer.gain];
+                linear(&[&mixer.qkv, &mixer.z, &mixer.a, &mixer.b, &mixer.out])
+                    + small.iter().map(|vector| vector.range.bytes).sum::<u64>()
+            }
+            MixerWeights::Attention(_, mixer) => {
+                linear(&[&mixer.q_gate, &mixer.k, &mixer.v, &mixer.out])
+                    + mixer.q_gain.range.bytes
+                    + mixer.k_gain.range.bytes
+            }
+        };
+    }
+    let state = (shapes.window() + shapes.state()) * size_of::<f32>();
+    let kv = 2 * shapes.kv_size() * 2;
+    let tokens = sequences * context + rows;
+    bytes += (shapes.count(LayerKind::DeltaNet) * sequences * 2 * state) as u64;
+    bytes += (shapes.count(LayerKind::Attention) * tokens * kv) as u64;
+    if let Step::Decode(_) = step {
+        bytes += weights.norm.range.bytes + weights.head.bytes();
+    }
+    bytes
+}
+
+impl fmt::Display for Outline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { plan, workspace, minimum, step, context } = self;
+        match step {
+            Step::Decode(rows) => writeln!(f, "decode step, batch {rows}, context {context}")?,
+            Step::Prefill(rows) => writeln!(f, "prefill step, {rows} rows, context {context}")?,
+        }
+        writeln!(f, "{}", plan.counts())?;
+        let moved = plan.cost().bytes;
+        writeln!(
+            f,
+            "{:.1} MB moved, {:.1} MB at least ({:.3}x): what a dispatch touches counts once, whatever it reads again from a cache",
+            moved as f64 / 1e6,
+            *minimum as f64 / 1e6,
+            moved as f64 / *minimum as f64
+        )?;
+        writeln!(f, "{:.1} MiB of workspace", *workspace as f64 / f64::from(1 << 20))?;
+        writeln!(f)?;
+        writeln!(
+            f,
+            "{:<22} {:>10} {:>8} {:>18} {:>10}",
+            "kernel", "dispatches", "threads", "threadgroup bytes", "MB moved"
+        )?;
+        let mut kernels: BTreeMap<&str, (&Kernel, usize, u32, u64)> = BTreeMap::new();
+        for dispatch in &plan.dispatches {
+            let entry = kernels.entry(dispatch.kernel.name).or_insert((dispatch.kernel, 0, dispatch.threads, 0));
+            entry.1 += 1;
+            entry.3 += dispatch.cost.bytes;
+        }
+        let mut kernels: Vec<_> = kernels.into_values().collect();
+        kernels.sort_by_key(|&(_, _, _, bytes)| std::cmp::Reverse(bytes));
+        for (kernel, count, threads, bytes) in kernels {
+            let (name, threadgroup) = (kernel.name, kernel.threadgroup_bytes);
+            writeln!(f, "{name:<22} {count:>10} {threads:>8} {threadgroup:>18} {:>10.1}", bytes as f64 / 1e6)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outline, Step};
+    use lily_checkpoint::Config;
+
+    fn full_size() -> Config {
+        Config::parse(include_bytes!("../../../models/qwen3.6-35b-a3b/config.json")).expect("a sound config")
+    }
+
+    /// The bars of issue 3.
+    #[test]
+    fn a_decode_step_is_short_and_moves_little_more_than_it_must() {
+        for (batch, context) in [(1, 1), (1, 4096), (4, 4096), (8, 32_768), (1, 262_144)] {
+            let outline = Outline::new(&full_size(), Step::Decode(batch), context).expect("supported");
+            println!("{outline}");
+            let (dispatches, stages) = (outline.plan.dispatches.len(), outline.plan.stages.len());
+            assert!(dispatches <= 320 && stages <= 270, "{}", outline.plan.counts());
+            let ratio = outline.plan.cost().bytes as f64 / outline.minimum as f64;
+            assert!((1.0..1.05).contains(&ratio), "batch {batch}, context {context}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn long_prefill_is_cut_into_short_dispatches() {
+        let config = full_size();
+        let short = Outline::new(&config, Step::Prefill(2048), 4096).expect("supported");
+        let long = Outline::new(&config, Step::Prefill(2048), 262_144).expect("supported");
+        println!("{short}");
+        assert_eq!(long.plan.dispatches.len() - short.plan.dispatches.len(), 10 * (64 - 1));
+        assert_eq!(long.plan.stages.len(), short.plan.stages.len(), "the parts run together");
+    }
+
+    #[test]
+    fn the_picture_has_every_dispatch_and_edge() {
+        let outline = Outline::new(&full_size(), Step::Decode(1), 100).expect("supported");
+        let dot = outline.plan.dot();
+        assert_eq!(dot.matches(" -> ").count(), outline.plan.edges.len());
+        assert_eq!(dot.matches("[label=").count(), outline.plan.dispatches.len());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let config = full_size();
+        for (step, context) in [(Step::Decode(9), 100), (Step::Decode(0), 100), (Step::Prefill(200), 100)] {
+            assert!(Outline::new(&config, step, context).is_err(), "{step:?}");
+        }
+    }
+}

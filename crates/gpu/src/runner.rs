@@ -1,0 +1,154 @@
+//! The model on a device: plans recorded and prepared when first needed, batches of records run through them.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use lily_backend::{BackendError, Draw, Sample};
+
+use crate::batch::{Batch, Picks, record};
+use crate::device::{Device, DeviceError, Ticket};
+use crate::journal::Journal;
+use crate::kernels::{DRAWN_RING, Drawn, NONE};
+use crate::memory::{CONTEXT_BLOCK, Memory, Sizes};
+use crate::shapes::Shapes;
+use crate::state::State;
+use crate::step::{Few, Head, Many, Model, record_head};
+use crate::weights::ModelWeights;
+
+/// Rows of a many-row plan are padded to a multiple of this.
+const MANY_ROWS: usize = 32;
+/// The shortest context that many-row plans tell apart.
+const SHORT_CONTEXT: usize = 4096;
+
+/// What a plan is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Few(Few),
+    Many(Many),
+    Head(Head, usize),
+}
+
+/// Everything that runs steps.
+pub(crate) struct Runner<D: Device> {
+    pub(crate) device: D,
+    pub(crate) shapes: Shapes,
+    pub(crate) sizes: Sizes,
+    pub(crate) memory: Memory,
+    pub(crate) journal: Journal,
+    weights: ModelWeights,
+    plans: HashMap<Key, D::Executable>,
+}
+
+impl<D: Device> Runner<D> {
+    pub(crate) fn new(device: D, shapes: Shapes, sizes: Sizes, weights: ModelWeights, memory: Memory) -> Self {
+        Self { device, shapes, sizes, memory, journal: Journal::new(), weights, plans: HashMap::new() }
+    }
+
+    /// Notes a failure of the device.
+    fn noting<T>(&mut self, result: Result<T, DeviceError>) -> Result<T, BackendError> {
+        result.map_err(|error| self.journal.failed(&error))
+    }
+
+    fn submit(&mut self, key: Key) -> Result<Ticket, BackendError> {
+        let submitted = self.submit_prepared(key);
+        let ticket = self.noting(submitted)?;
+        self.journal.submitted(ticket);
+        Ok(ticket)
+    }
+
+    fn submit_prepared(&mut self, key: Key) -> Result<Ticket, DeviceError> {
+        let Self { device, shapes, sizes, memory, weights, plans, .. } = self;
+        let executable = match plans.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let tensor = device.tensor_tiles();
+                let model = Model { shapes, sizes, weights, memory, tensor };
+                let plan = match key {
+                    Key::Few(few) => few.record(&model),
+                    Key::Many(many) => many.record(&model),
+                    Key::Head(head, rows) => record_head(&model, head, rows),
+                };
+                entry.insert(device.prepare(&plan)?)
+            }
+        };
+        device.submit(executable)
+    }
+
+    /// Writes the record that a sequence has before a step.
+    pub(crate) fn place(&mut self, state: &State, generated: u64, token: u32) -> Result<(), BackendError> {
+        let at = record(self.memory.sequences, state.slot.index);
+        let written = self.device.write(at, &state.record(generated, token).to_bytes());
+        self.noting(written)
+    }
+
+    /// Starts a few-row step over contexts of up to `context` tokens.
+    pub(crate) fn few(&mut self, batch: Batch, picks: Picks, context: usize) -> Result<Ticket, BackendError> {
+        let head = match picks.len() {
+            0 => Head::None,
+            _ if picks.any_draw() => Head::Draw,
+            _ => Head::Logits,
+        };
+        let rows = batch.rows().next_power_of_two();
+        let written = batch.write(&mut self.device, &self.memory, rows, rows);
+        self.noting(written)?;
+        if head != Head::None {
+            let written = picks.write(&mut self.device, &self.memory, rows);
+            self.noting(written)?;
+        }
+        self.few_again(rows, head, context)
+    }
+
+    /// Starts a few-row step whose records are there already.
+    pub(crate) fn few_again(&mut self, rows: usize, head: Head, context: usize) -> Result<Ticket, BackendError> {
+        let blocks = context.div_ceil(CONTEXT_BLOCK).next_power_of_two().min(self.sizes.max_blocks());
+        self.submit(Key::Few(Few { rows, blocks, head }))
+    }
+
+    /// Starts a many-row step over contexts of up to `context` tokens.
+    pub(crate) fn many(&mut self, batch: Batch, context: usize) -> Result<Ticket, BackendError> {
+        let (rows, segments) = (batch.rows().next_multiple_of(MANY_ROWS), batch.segments().next_power_of_two());
+        let written = batch.write(&mut self.device, &self.memory, rows, segments);
+        self.noting(written)?;
+        let context = context.next_power_of_two().max(SHORT_CONTEXT);
+        self.submit(Key::Many(Many { rows, segments, context }))
+    }
+
+    /// Starts the head of the many-row step before it.
+    pub(crate) fn head(&mut self, picks: Picks) -> Result<Ticket, BackendError> {
+        let head = if picks.any_draw() { Head::Draw } else { Head::Logits };
+        let rows = picks.len().next_power_of_two();
+        let written = picks.write(&mut self.device, &self.memory, rows);
+        self.noting(written)?;
+        self.submit(Key::Head(head, rows))
+    }
+
+    /// Waits for a submission and all before it, one by one: of those that have run, a device may know only how each ended.
+    pub(crate) fn wait(&mut self, ticket: Ticket) -> Result<(), BackendError> {
+        while let Some(first) = self.journal.unsettled(ticket) {
+            let waited = self.device.wait(first);
+            self.noting(waited)?;
+            self.journal.settle();
+        }
+        Ok(())
+    }
+
+    /// What the device drew for a sequence; `None` if no logit was finite.
+    pub(crate) fn drawn(&mut self, slot: u32, draw: &Draw<'_>) -> Result<Option<Sample>, BackendError> {
+        let place = slot * DRAWN_RING + draw.counter as u32 % DRAWN_RING;
+        let mut bytes = [0; size_of::<Drawn>()];
+        let read = self.device.read(record(self.memory.drawn, place), &mut bytes);
+        self.noting(read)?;
+        let Drawn { token, .. } = Drawn::from_bytes(&bytes);
+        Ok((token != NONE).then(|| Sample { token, logprob: None, top: Vec::new() }))
+    }
+
+    /// A row of raw logits.
+    pub(crate) fn logits(&mut self, place: usize) -> Result<Vec<f32>, BackendError> {
+        let vocabulary = self.shapes.vocabulary;
+        let mut bytes = vec![0; vocabulary * size_of::<f32>()];
+        let row = self.memory.logits.part((place * vocabulary) as u64, vocabulary as u64);
+        let read = self.device.read(row.range, &mut bytes);
+        self.noting(read)?;
+        Ok(bytes.chunks_exact(4).map(|value| f32::from_ne_bytes([value[0], value[1], value[2], value[3]])).collect())
+    }
+}

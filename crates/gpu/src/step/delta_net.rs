@@ -1,0 +1,109 @@
+//! Gated DeltaNet: `x += out · (norm(delta(conv(qkv), a, b)) · silu(z))`, with `qkv | z | a | b = projections · norm(x)`.
+
+use crate::device::Range;
+use crate::kernel::Slice;
+use crate::kernels::{
+    DELTA_PREPARE, DELTA_SCAN, DELTA_STEP, DeltaPrepare, DeltaScan, DeltaStep, GATED_NORM, GatedNorm,
+};
+use crate::memory::{FewRows, ManyRows, Recurrent, delta_projected};
+use crate::recorder::Recorder;
+use crate::shapes::DELTA_HEAD;
+use crate::step::product::{add_few, add_many, project_few, project_many};
+use crate::step::{Few, Many, Model, bytes_of};
+use crate::weights::DeltaNetWeights;
+
+/// Products and, in one kernel, all between them: the state of a head passes through registers once.
+pub(super) fn few(
+    model: &Model<'_>,
+    recorder: &mut Recorder,
+    step: Few,
+    norm: Slice<f32>,
+    weights: &DeltaNetWeights,
+    memory: &Recurrent,
+    work: &FewRows,
+) {
+    let Few { rows, .. } = step;
+    let shapes = model.shapes;
+    let projected = work.projected.part(0, (rows * delta_projected(shapes)) as u64);
+    let mixed = work.mixed.part(0, (rows * shapes.value_size()) as u64);
+    project_few(recorder, rows, &[&weights.qkv, &weights.z, &weights.a, &weights.b], work.x, norm, projected);
+    let step = DeltaStep {
+        projected,
+        conv: weights.conv,
+        a_log: weights.a_log,
+        dt_bias: weights.dt_bias,
+        gain: weights.gain,
+        segments: model.memory.records.segments.part(0, rows as u64),
+        sequences: model.memory.sequences,
+        windows: memory.windows,
+        states: memory.states,
+        y: mixed,
+    };
+    let step = step.dispatch([shapes.value_heads as u32, rows as u32, 1], DELTA_STEP.max_threads);
+    recorder.add(step.costing(&touched(model, memory, rows), state_work(model, rows)));
+    add_few(recorder, rows, &weights.out, mixed, work.x);
+}
+
+/// The convolution of all rows at once, the recurrence token by token with the state in registers, the gate.
+pub(super) fn many(
+    model: &Model<'_>,
+    recorder: &mut Recorder,
+    step: Many,
+    norm: Slice<f32>,
+    weights: &DeltaNetWeights,
+    memory: &Recurrent,
+    work: &ManyRows,
+) {
+    let Many { rows, segments, .. } = step;
+    let shapes = model.shapes;
+    let (records, sequences) = (&model.memory.records, model.memory.sequences);
+    let segment_records = records.segments.part(0, segments as u64);
+    let projected = work.mixer.projected.part(0, (rows * delta_projected(shapes)) as u64);
+    let mixed = work.mixer.mixed.part(0, (rows * shapes.value_size()) as u64);
+    project_many(model, recorder, rows, &[&weights.qkv, &weights.z, &weights.a, &weights.b], norm, projected, work);
+    let prepare = DeltaPrepare {
+        projected,
+        conv: weights.conv,
+        a_log: weights.a_log,
+        dt_bias: weights.dt_bias,
+        rows: records.rows.part(0, rows as u64),
+        segments: segment_records,
+        sequences,
+        window: memory.windows,
+        convolved: work.mixer.convolved,
+        decay: work.mixer.decay,
+        beta: work.mixer.beta,
+    };
+    let heads = shapes.channels() / DELTA_HEAD;
+    let prepare = prepare.dispatch([heads.div_ceil(4) as u32, rows as u32, 1], DELTA_PREPARE.max_threads);
+    recorder.add(prepare.costing(&touched(model, memory, segments), (rows * shapes.channels() * 4) as u64));
+    let scan = DeltaScan {
+        convolved: work.mixer.convolved,
+        decay: work.mixer.decay,
+        beta: work.mixer.beta,
+        segments: segment_records,
+        sequences,
+        state: memory.states,
+        o: work.mixer.o,
+    };
+    let scan = scan.dispatch([4, shapes.value_heads as u32, segments as u32], DELTA_SCAN.max_threads);
+    recorder.add(scan.costing(&touched(model, memory, segments), state_work(model, rows)));
+    let gate = GatedNorm { o: work.mixer.o, projected, gain: weights.gain, y: mixed };
+    let gate = gate.dispatch([shapes.value_heads.div_ceil(4) as u32, rows as u32, 1], GATED_NORM.max_threads);
+    recorder.add(gate.costing(&[], (rows * shapes.value_size() * 3) as u64));
+    add_many(model, recorder, rows, &weights.out, mixed, work.x);
+}
+
+/// What a step reads and writes of the memory of all sequences: both copies of those it has.
+fn touched(model: &Model<'_>, memory: &Recurrent, segments: usize) -> [(Range, u64); 3] {
+    [
+        (memory.windows.range, bytes_of(memory.windows, segments * 2 * model.shapes.window())),
+        (memory.states.range, bytes_of(memory.states, segments * 2 * model.shapes.state())),
+        (model.memory.sequences.range, bytes_of(model.memory.sequences, segments)),
+    ]
+}
+
+/// Decay, S·k, the rank-one update, S·q.
+fn state_work(model: &Model<'_>, rows: usize) -> u64 {
+    (rows * 4 * model.shapes.state()) as u64
+}

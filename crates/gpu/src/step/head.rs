@@ -1,0 +1,81 @@
+//! The end of a step: logits of the rows that want them, draws from those, and the sequences move on.
+
+use crate::kernel::{Kernel, Slice};
+use crate::kernels::{
+    self, ADVANCE, Advance, AdvanceParams, Logits, SAMPLE_BLOCKS, SAMPLE_FINAL, SampleBlocks, SampleFinal,
+};
+use crate::memory::{SamplingRows, sample_blocks};
+use crate::recorder::Recorder;
+use crate::step::{Head, Model, by_rows, bytes_of};
+
+static LOGITS: [&Kernel; 4] = [&kernels::LOGITS_1, &kernels::LOGITS_2, &kernels::LOGITS_4, &kernels::LOGITS_8];
+
+/// Vocabulary of a threadgroup of logits.
+const LOGITS_OUTPUTS: usize = 64;
+
+/// Up to `rows` picked rows of `x`.
+pub(super) fn head(
+    model: &Model<'_>,
+    recorder: &mut Recorder,
+    head: Head,
+    rows: usize,
+    x: Slice<f32>,
+    work: &SamplingRows,
+) {
+    if head == Head::None {
+        return;
+    }
+    let (shapes, memory, weights) = (model.shapes, model.memory, model.weights);
+    let logits = memory.logits.part(0, (rows * shapes.vocabulary) as u64);
+    let product = Logits {
+        w: weights.head.w,
+        scales: weights.head.scales,
+        biases: weights.head.biases,
+        x,
+        gain: weights.norm,
+        picked: memory.records.picked.part(0, rows as u64),
+        y: logits,
+    };
+    let kernel = by_rows(&LOGITS, rows);
+    let product =
+        product.dispatch(kernel, [shapes.vocabulary.div_ceil(LOGITS_OUTPUTS) as u32, 1, 1], kernel.max_threads);
+    let picked = (x.range, bytes_of(x, rows * shapes.hidden));
+    recorder.add(product.costing(&[picked], rows as u64 * weights.head.parameters()));
+    if head == Head::Logits {
+        return;
+    }
+    let blocks = sample_blocks(shapes);
+    let draws = memory.records.draws.part(0, rows as u64);
+    let keys = work.keys.part(0, rows as u64 * (work.keys.len() / work.blocks.len()) * blocks as u64);
+    let summaries = work.blocks.part(0, (rows * blocks) as u64);
+    let adjust = SampleBlocks {
+        logits,
+        draws,
+        adjustments: memory.records.adjustments,
+        // No draw of ours is masked: whatever is bound here is not read.
+        mask: memory.records.picked,
+        keys,
+        blocks: summaries,
+    };
+    let few_adjustments = (memory.records.adjustments.range, 0);
+    let adjust = adjust.dispatch([blocks as u32, rows as u32, 1], SAMPLE_BLOCKS.max_threads);
+    recorder.add(adjust.costing(&[few_adjustments], logits.len()));
+    let draw = SampleFinal { logits, keys, blocks: summaries, draws, sequences: memory.sequences, drawn: memory.drawn };
+    let one_each = [
+        (memory.sequences.range, bytes_of(memory.sequences, rows)),
+        (memory.drawn.range, bytes_of(memory.drawn, rows)),
+    ];
+    recorder.add(draw.dispatch([rows as u32, 1, 1], SAMPLE_FINAL.max_threads).costing(&one_each, logits.len()));
+}
+
+/// The last of a step.
+pub(super) fn advance(model: &Model<'_>, recorder: &mut Recorder, segments: usize) {
+    let memory = model.memory;
+    let advance = Advance {
+        segments: memory.records.segments.part(0, segments as u64),
+        sequences: memory.sequences,
+        p: AdvanceParams { segments: segments as u32 },
+    };
+    let some = (memory.sequences.range, bytes_of(memory.sequences, 2 * segments));
+    recorder.add(advance.dispatch([segments.div_ceil(64) as u32, 1, 1], ADVANCE.max_threads).costing(&[some], 0));
+}

@@ -1,0 +1,165 @@
+//! The mixture of experts: `x += Σ weight · expert(norm(x)) + sigmoid(shared gate) · shared(norm(x))` over each row's chosen 8.
+
+use crate::kernel::{Kernel, Slice};
+use crate::kernels::{
+    self, EXPERTS_COMBINE, EXPERTS_DOWN, EXPERTS_UP, ExpertsCombine, ExpertsDown, ExpertsGemmDown, ExpertsGemmUp,
+    ExpertsUp, ROUTE_SORT, ROUTE_TOP8, RouteSort, RouteTop8, Router, RouterParams, SortParams, Top8Params,
+};
+use crate::memory::{FewRows, ManyRows, expert_tile};
+use crate::recorder::Recorder;
+use crate::shapes::{CHOSEN, MAX_DECODE_ROWS, PARTS};
+use crate::step::product::norm_many;
+use crate::step::{Few, Many, Model, by_rows, some_of};
+use crate::weights::MoeWeights;
+
+static ROUTER: [&Kernel; 4] = [&kernels::ROUTER_1, &kernels::ROUTER_2, &kernels::ROUTER_4, &kernels::ROUTER_8];
+
+/// Outputs of a threadgroup of the router, of experts_up and experts_down, and of the tiles of experts_gemm_up and _down.
+const ROUTER_OUTPUTS: usize = 4;
+const EXPERT_OUTPUTS: usize = 16;
+const UP_TILE_OUTPUTS: usize = 32;
+const DOWN_TILE_OUTPUTS: usize = 64;
+
+/// Each row's experts in two kernels, the choice of them made anew in every threadgroup.
+pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights: &MoeWeights, work: &FewRows) {
+    let Few { rows, .. } = step;
+    let shapes = model.shapes;
+    let row_records = model.memory.records.rows.part(0, rows as u64);
+    let (experts, shared) = (&weights.experts, &weights.shared);
+    let distinct = rows * CHOSEN;
+    router(model, recorder, rows, rows, weights, work.x, work.router);
+    let up = ExpertsUp {
+        gate_w: experts.gate.w,
+        gate_scales: experts.gate.scales,
+        gate_biases: experts.gate.biases,
+        up_w: experts.up.w,
+        up_scales: experts.up.scales,
+        up_biases: experts.up.biases,
+        shared_gate_w: shared.gate.w,
+        shared_gate_scales: shared.gate.scales,
+        shared_gate_biases: shared.gate.biases,
+        shared_up_w: shared.up.w,
+        shared_up_scales: shared.up.scales,
+        shared_up_biases: shared.up.biases,
+        x: work.x,
+        gain: weights.norm,
+        logits: work.router,
+        rows: row_records,
+        hidden: work.hidden,
+        choices: work.choices,
+    };
+    let grid = [(shapes.expert_width / EXPERT_OUTPUTS) as u32, PARTS as u32, rows as u32];
+    let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
+    let parameters = experts.gate.parameters() + experts.up.parameters();
+    let pairs = (rows * PARTS) as u64;
+    recorder.add(up.dispatch(grid, EXPERTS_UP.max_threads).costing(&sparse, pairs * parameters));
+    let down = ExpertsDown {
+        down_w: experts.down.w,
+        down_scales: experts.down.scales,
+        down_biases: experts.down.biases,
+        shared_w: shared.down.w,
+        shared_scales: shared.down.scales,
+        shared_biases: shared.down.biases,
+        hidden: work.hidden,
+        choices: work.choices,
+        rows: row_records,
+        x: work.x,
+    };
+    let grid = [(shapes.hidden / EXPERT_OUTPUTS) as u32, rows as u32, 1];
+    let down = down.dispatch(grid, EXPERTS_DOWN.max_threads);
+    recorder.add(down.costing(&some_of(&experts.down, distinct), pairs * experts.down.parameters()));
+}
+
+/// Rows sorted by expert on the device, so that each expert's weights pass once for all its rows.
+pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weights: &MoeWeights, work: &ManyRows) {
+    let Many { rows, .. } = step;
+    let shapes = model.shapes;
+    let (experts, shared, moe) = (&weights.experts, &weights.shared, &work.moe);
+    let (distinct, pairs) = (rows * CHOSEN, (rows * PARTS) as u64);
+    norm_many(recorder, rows, work.x, weights.norm, work.normed);
+    router(model, recorder, rows, MAX_DECODE_ROWS, weights, work.x, moe.router);
+    let p = Top8Params { rows: rows as u32 };
+    let choose = RouteTop8 { logits: moe.router, chosen: moe.chosen, weights: moe.weights, p };
+    recorder.add(choose.dispatch([rows.div_ceil(4) as u32, 1, 1], ROUTE_TOP8.max_threads));
+    let (tile, blocks) = (expert_tile(shapes, rows), moe.map.len() as u32);
+    let p = SortParams { rows: rows as u32, tile: tile as u32, blocks };
+    let sort = RouteSort { chosen: moe.chosen, order: moe.order, places: moe.places, map: moe.map, p };
+    recorder.add(sort.dispatch([(shapes.experts / 8 + 1) as u32, 1, 1], ROUTE_SORT.max_threads));
+    let up = ExpertsGemmUp {
+        gate_w: experts.gate.w,
+        gate_scales: experts.gate.scales,
+        gate_biases: experts.gate.biases,
+        up_w: experts.up.w,
+        up_scales: experts.up.scales,
+        up_biases: experts.up.biases,
+        shared_gate_w: shared.gate.w,
+        shared_gate_scales: shared.gate.scales,
+        shared_gate_biases: shared.gate.biases,
+        shared_up_w: shared.up.w,
+        shared_up_scales: shared.up.scales,
+        shared_up_biases: shared.up.biases,
+        x: work.normed,
+        order: moe.order,
+        map: moe.map,
+        hidden: moe.hidden,
+    };
+    let kernel = match tile {
+        16 => &kernels::EXPERTS_GEMM_UP_16,
+        _ if model.tensor => &kernels::EXPERTS_GEMM_UP_32_TENSOR,
+        _ => &kernels::EXPERTS_GEMM_UP_32,
+    };
+    let grid = [shapes.expert_width.div_ceil(UP_TILE_OUTPUTS) as u32, blocks, 1];
+    let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
+    let parameters = experts.gate.parameters() + experts.up.parameters();
+    recorder.add(up.dispatch(kernel, grid, kernel.max_threads).costing(&sparse, pairs * parameters));
+    let down = ExpertsGemmDown {
+        w: experts.down.w,
+        scales: experts.down.scales,
+        biases: experts.down.biases,
+        shared_w: shared.down.w,
+        shared_scales: shared.down.scales,
+        shared_biases: shared.down.biases,
+        hidden: moe.hidden,
+        map: moe.map,
+        y: moe.y,
+    };
+    let kernel = match tile {
+        16 => &kernels::EXPERTS_GEMM_DOWN_16,
+        _ if model.tensor => &kernels::EXPERTS_GEMM_DOWN_32_TENSOR,
+        _ => &kernels::EXPERTS_GEMM_DOWN_32,
+    };
+    let down = down.dispatch(kernel, [shapes.hidden.div_ceil(DOWN_TILE_OUTPUTS) as u32, blocks, 1], kernel.max_threads);
+    recorder.add(down.costing(&some_of(&experts.down, distinct), pairs * experts.down.parameters()));
+    let combine = ExpertsCombine { y: moe.y, places: moe.places, weights: moe.weights, x: work.x };
+    recorder.add(combine.dispatch([rows as u32, 1, 1], EXPERTS_COMBINE.max_threads).costing(&[], moe.y.len()));
+}
+
+/// The experts' logits and, last of a row, the shared expert's, `tile` rows at a time.
+fn router(
+    model: &Model<'_>,
+    recorder: &mut Recorder,
+    rows: usize,
+    tile: usize,
+    weights: &MoeWeights,
+    x: Slice<f32>,
+    logits: Slice<f32>,
+) {
+    let (gate, shared) = (&weights.router, &weights.shared_gate);
+    let router = Router {
+        w: gate.w,
+        scales: gate.scales,
+        biases: gate.biases,
+        shared_w: shared.w,
+        shared_scales: shared.scales,
+        shared_biases: shared.biases,
+        x,
+        gain: weights.norm,
+        logits,
+        p: RouterParams { rows: rows as u32 },
+    };
+    let kernel = by_rows(&ROUTER, tile);
+    let outputs = model.shapes.experts + 1;
+    let grid = [outputs.div_ceil(ROUTER_OUTPUTS) as u32, rows.div_ceil(tile) as u32, 1];
+    let parameters = gate.parameters() + shared.parameters();
+    recorder.add(router.dispatch(kernel, grid, kernel.max_threads).costing(&[], rows as u64 * parameters));
+}

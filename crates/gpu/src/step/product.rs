@@ -1,0 +1,173 @@
+//! Products with 4-bit matrices, for few rows and for many.
+
+use half::f16;
+
+use crate::kernel::{Kernel, Slice};
+use crate::kernels::{self, GemmAddParams, GemmParams, GemmQ4, GemmQ4Add, ProjectAdd, ProjectAddParams};
+use crate::kernels::{ProjectNorm, ProjectParams, RMS_NORM, RmsNorm, RmsNormParams};
+use crate::memory::ManyRows;
+use crate::recorder::Recorder;
+use crate::step::{Model, by_rows};
+use crate::weights::Linear;
+
+static PROJECT_NORM: [&Kernel; 4] =
+    [&kernels::PROJECT_NORM_1, &kernels::PROJECT_NORM_2, &kernels::PROJECT_NORM_4, &kernels::PROJECT_NORM_8];
+static PROJECT_ADD: [&Kernel; 4] =
+    [&kernels::PROJECT_ADD_1, &kernels::PROJECT_ADD_2, &kernels::PROJECT_ADD_4, &kernels::PROJECT_ADD_8];
+
+/// Outputs of a threadgroup of project_norm and of project_add, and of the matrix tiles.
+const PROJECT_OUTPUTS: u32 = 32;
+const ADD_OUTPUTS: usize = 16;
+const TILE_OUTPUTS: u32 = 64;
+
+/// Up to four matrices one above the other; those that are absent have no rows, and bindings that are never read.
+struct Stack {
+    matrices: [Linear; 4],
+    outputs: [u32; 4],
+    parameters: u64,
+}
+
+impl Stack {
+    fn new(matrices: &[&Linear]) -> Self {
+        let first = *matrices[0];
+        let absent =
+            Linear { w: first.w.part(0, 1), scales: first.scales.part(0, 1), biases: first.biases.part(0, 1), ..first };
+        let at = |index: usize| matrices.get(index).map(|linear| **linear);
+        Self {
+            matrices: [0, 1, 2, 3].map(|index| at(index).unwrap_or(absent)),
+            outputs: [0, 1, 2, 3].map(|index| at(index).map_or(0, |linear| linear.outputs as u32)),
+            parameters: matrices.iter().map(|linear| linear.parameters()).sum(),
+        }
+    }
+}
+
+/// `y = stack · (norm(x) · gain)`
+pub(super) fn project_few(
+    recorder: &mut Recorder,
+    rows: usize,
+    matrices: &[&Linear],
+    x: Slice<f32>,
+    gain: Slice<f32>,
+    y: Slice<f32>,
+) {
+    let Stack { matrices: [m0, m1, m2, m3], outputs: [outputs0, outputs1, outputs2, outputs3], parameters } =
+        Stack::new(matrices);
+    let project = ProjectNorm {
+        w0: m0.w,
+        scales0: m0.scales,
+        biases0: m0.biases,
+        w1: m1.w,
+        scales1: m1.scales,
+        biases1: m1.biases,
+        w2: m2.w,
+        scales2: m2.scales,
+        biases2: m2.biases,
+        w3: m3.w,
+        scales3: m3.scales,
+        biases3: m3.biases,
+        x,
+        gain,
+        y,
+        p: ProjectParams { outputs0, outputs1, outputs2, outputs3 },
+    };
+    let kernel = by_rows(&PROJECT_NORM, rows);
+    let groups = (outputs0 + outputs1 + outputs2 + outputs3).div_ceil(PROJECT_OUTPUTS);
+    let project = project.dispatch(kernel, [groups, 1, 1], kernel.max_threads);
+    recorder.add(project.costing(&[], rows as u64 * parameters));
+}
+
+/// `x += linear · input`
+pub(super) fn add_few(recorder: &mut Recorder, rows: usize, linear: &Linear, input: Slice<f32>, x: Slice<f32>) {
+    let &Linear { w, scales, biases, inner, outputs, .. } = linear;
+    let add = ProjectAdd { w, scales, biases, input, x, p: ProjectAddParams { inner: inner as u32 } };
+    let kernel = by_rows(&PROJECT_ADD, rows);
+    let add = add.dispatch(kernel, [outputs.div_ceil(ADD_OUTPUTS) as u32, 1, 1], kernel.max_threads);
+    recorder.add(add.costing(&[], rows as u64 * linear.parameters()));
+}
+
+/// `x = half(norm(x) · gain)`, what many-row products begin with.
+pub(super) fn norm_many(recorder: &mut Recorder, rows: usize, x: Slice<f32>, gain: Slice<f32>, y: Slice<f16>) {
+    let norm = RmsNorm { x, gain, y, p: RmsNormParams { rows: rows as u32 } };
+    recorder.add(norm.dispatch([rows.div_ceil(4) as u32, 1, 1], RMS_NORM.max_threads).costing(&[], 2 * x.len()));
+}
+
+/// A family of tiles of 16, 32 and 64 rows, the last two also through tensor operations.
+struct Tiles {
+    plain: [&'static Kernel; 3],
+    tensor: [&'static Kernel; 2],
+}
+
+static GEMM: Tiles = Tiles {
+    plain: [&kernels::GEMM_Q4_16, &kernels::GEMM_Q4_32, &kernels::GEMM_Q4_64],
+    tensor: [&kernels::GEMM_Q4_32_TENSOR, &kernels::GEMM_Q4_64_TENSOR],
+};
+static GEMM_ADD: Tiles = Tiles {
+    plain: [&kernels::GEMM_Q4_ADD_16, &kernels::GEMM_Q4_ADD_32, &kernels::GEMM_Q4_ADD_64],
+    tensor: [&kernels::GEMM_Q4_ADD_32_TENSOR, &kernels::GEMM_Q4_ADD_64_TENSOR],
+};
+
+impl Tiles {
+    /// The kernel for so many rows, and the rows of its tile: large ones read the weights less often, small ones waste less.
+    fn of(&self, model: &Model<'_>, rows: usize) -> (&'static Kernel, usize) {
+        let size = match rows {
+            ..=16 => 0,
+            17..=32 => 1,
+            _ => 2,
+        };
+        let kernel = if model.tensor && size > 0 { self.tensor[size - 1] } else { self.plain[size] };
+        (kernel, 16 << size)
+    }
+}
+
+/// `y = stack · (norm(x) · gain)`, through `normed`.
+pub(super) fn project_many(
+    model: &Model<'_>,
+    recorder: &mut Recorder,
+    rows: usize,
+    matrices: &[&Linear],
+    gain: Slice<f32>,
+    y: Slice<f32>,
+    work: &ManyRows,
+) {
+    norm_many(recorder, rows, work.x, gain, work.normed);
+    let Stack { matrices: [m0, m1, m2, m3], outputs, parameters } = Stack::new(matrices);
+    let [outputs0, outputs1, outputs2, outputs3] = outputs;
+    let (kernel, tile) = GEMM.of(model, rows);
+    let product = GemmQ4 {
+        w0: m0.w,
+        scales0: m0.scales,
+        biases0: m0.biases,
+        w1: m1.w,
+        scales1: m1.scales,
+        biases1: m1.biases,
+        w2: m2.w,
+        scales2: m2.scales,
+        biases2: m2.biases,
+        w3: m3.w,
+        scales3: m3.scales,
+        biases3: m3.biases,
+        x: work.normed,
+        y,
+        p: GemmParams { rows: rows as u32, inner: m0.inner as u32, outputs0, outputs1, outputs2, outputs3 },
+    };
+    let columns = outputs.iter().map(|outputs| outputs.div_ceil(TILE_OUTPUTS)).sum();
+    let product = product.dispatch(kernel, [rows.div_ceil(tile) as u32, columns, 1], kernel.max_threads);
+    recorder.add(product.costing(&[], rows as u64 * parameters));
+}
+
+/// `x += linear · input`
+pub(super) fn add_many(
+    model: &Model<'_>,
+    recorder: &mut Recorder,
+    rows: usize,
+    linear: &Linear,
+    input: Slice<f16>,
+    x: Slice<f32>,
+) {
+    let &Linear { w, scales, biases, inner, outputs, .. } = linear;
+    let (kernel, tile) = GEMM_ADD.of(model, rows);
+    let p = GemmAddParams { rows: rows as u32, inner: inner as u32, outputs: outputs as u32 };
+    let product = GemmQ4Add { w, scales, biases, x: input, y: x, p };
+    let grid = [rows.div_ceil(tile) as u32, (outputs as u32).div_ceil(TILE_OUTPUTS), 1];
+    recorder.add(product.dispatch(kernel, grid, kernel.max_threads).costing(&[], rows as u64 * linear.parameters()));
+}

@@ -1,0 +1,10 @@
+//! What only an NVIDIA GPU can show. Without one, each test says that it is skipped and passes.
+//!
+//! `LILY_CUDA_CHECKPOINT=DIR` adds the tests with a large checkpoint, which may be one that `lily synth` wrote;
+//! `LILY_CUDA_SERIAL=1` runs every dispatch by itself, so that a fault is reported with its kernel's name.
+
+mod device;
+mod full;
+mod model;
+mod reference;
+mod support;

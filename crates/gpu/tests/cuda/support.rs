@@ -1,0 +1,122 @@
+//! Devices, text, and how near two backends are.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::{env, fs};
+
+use lily_backend::{Backend, Draw, Output, Sampling, Segment, Want};
+use lily_gpu::device::cuda::{self, CudaDevice, Options};
+
+/// The first GPU, or none with a word about it.
+pub(crate) fn device() -> Option<CudaDevice> {
+    if cuda::count() == 0 {
+        println!("SKIPPED: no NVIDIA GPU with a driver is here");
+        return None;
+    }
+    let serial = env::var_os("LILY_CUDA_SERIAL").is_some();
+    let device = CudaDevice::open(Options { ordinal: 0, serial });
+    Some(device.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// A path in this crate, wherever the checkout is when the test runs.
+pub(crate) fn in_crate(path: &str) -> PathBuf {
+    env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from).join(path)
+}
+
+/// Tokens of the tiny model's evaluation text.
+pub(crate) fn text(first: usize, count: usize) -> Vec<u32> {
+    static IDS: OnceLock<Vec<u32>> = OnceLock::new();
+    let ids = IDS.get_or_init(|| {
+        let bytes = fs::read(in_crate("../../models/tiny/reference/reference.safetensors")).expect("the reference");
+        let (length, rest) = bytes.split_first_chunk().expect("a length");
+        let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+        let header: serde_json::Value = serde_json::from_slice(header).expect("JSON");
+        let offset = |index: usize| header["eval.ids"]["data_offsets"][index].as_u64().expect("an offset") as usize;
+        data[offset(0)..offset(1)].as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
+    });
+    ids[first..first + count].to_vec()
+}
+
+/// Runs one segment.
+pub(crate) fn run<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[u32], want: Want<'_>) -> Output {
+    let outputs = backend.forward(&mut [Segment { state, tokens, want }]);
+    outputs.unwrap_or_else(|error| panic!("{error}")).pop().expect("one output for one segment")
+}
+
+/// The logits of every position.
+pub(crate) fn logits<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[u32]) -> Vec<f32> {
+    match run(backend, state, tokens, Want::Logits) {
+        Output::Logits(logits) => logits,
+        other => panic!("asked for logits, got {other:?}"),
+    }
+}
+
+/// The greedy choice after `tokens`, and by how much the best is ahead of the second if the backend was asked.
+pub(crate) fn next<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[u32], draw: Draw<'_>) -> (u32, f32) {
+    match run(backend, state, tokens, Want::Sample(draw)) {
+        Output::Sample(sample) => {
+            let ahead = if let [best, second, ..] = &sample.top[..] { best.logprob - second.logprob } else { 0.0 };
+            (sample.token, ahead)
+        }
+        other => panic!("asked for a sample, got {other:?}"),
+    }
+}
+
+/// Greedy over a vocabulary.
+pub(crate) const fn greedy(vocabulary: usize, counter: u64) -> Draw<'static> {
+    Draw { vocabulary, sampling: Sampling::GREEDY, seed: 0, counter, adjustments: &[], top_logprobs: None }
+}
+
+/// How near logits are to the CPU's.
+#[derive(Debug, Default)]
+pub(crate) struct Agreement {
+    /// Length of the difference over that of the CPU's logits.
+    pub(crate) relative: f64,
+    pub(crate) largest: f32,
+    pub(crate) mean: f64,
+    /// Positions, those with the same largest, those where the CPU's two largest are apart, and the same among those.
+    pub(crate) positions: usize,
+    pub(crate) equal: usize,
+    pub(crate) clear: usize,
+    pub(crate) clear_equal: usize,
+}
+
+impl Agreement {
+    pub(crate) fn new(ours: &[f32], theirs: &[f32], vocabulary: usize, apart: f32) -> Self {
+        assert_eq!(ours.len(), theirs.len());
+        let mut agreement = Self::default();
+        for (ours, theirs) in ours.chunks(vocabulary).zip(theirs.chunks(vocabulary)) {
+            let [best, second] = two_largest(theirs);
+            let equal = usize::from(two_largest(ours)[0] == best);
+            let clear = usize::from(theirs[best] - theirs[second] > apart);
+            agreement.positions += 1;
+            agreement.equal += equal;
+            agreement.clear += clear;
+            agreement.clear_equal += equal * clear;
+        }
+        let (mut squares, mut reference) = (0.0, 0.0);
+        for (&ours, &theirs) in ours.iter().zip(theirs) {
+            let difference = (ours - theirs).abs();
+            // A NaN is as far as can be.
+            agreement.largest = if difference.is_nan() { f32::INFINITY } else { agreement.largest.max(difference) };
+            agreement.mean += f64::from(difference);
+            squares += f64::from(difference).powi(2);
+            reference += f64::from(theirs).powi(2);
+        }
+        agreement.mean /= theirs.len() as f64;
+        agreement.relative = (squares / reference).sqrt();
+        agreement
+    }
+}
+
+fn two_largest(logits: &[f32]) -> [usize; 2] {
+    let mut largest = [0, 0];
+    for (id, &logit) in logits.iter().enumerate().skip(1) {
+        if logit > logits[largest[0]] {
+            largest = [id, largest[0]];
+        } else if largest[0] == largest[1] || logit > logits[largest[1]] {
+            largest[1] = id;
+        }
+    }
+    largest
+}

@@ -1,0 +1,54 @@
+//! Compiles the kernels for this machine's CPU and links them in.
+
+use std::path::{Path, PathBuf};
+use std::{env, process};
+
+#[path = "src/compile.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod compile;
+
+use compile::{Compiler, Flavour, KERNELS};
+
+fn main() {
+    for path in [KERNELS, "runtime", "src/compile.rs", lily_msl::SHIM_DIRECTORY] {
+        println!("cargo::rerun-if-changed={path}");
+    }
+    if let Err(error) = build() {
+        eprintln!("{error}");
+        process::exit(1);
+    }
+}
+
+fn build() -> Result<(), compile::Error> {
+    let variable = |name: &str| env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"));
+    let (target, host) = (variable("TARGET"), variable("HOST"));
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let tool = cc::Build::new().cpp(true).get_compiler();
+    let compiler = Compiler { program: tool.path().display().to_string(), flags: machine_flags(target == host) };
+    println!("cargo::rustc-env=LILY_HOST_COMPILER={}", compiler.program);
+    println!("cargo::rustc-env=LILY_HOST_FLAGS={}", compiler.flags.join(" "));
+    // Elsewhere macOS code is checked but not linked: there are no headers of its C++ library.
+    if target.contains("apple") && !host.contains("apple") {
+        return Ok(());
+    }
+
+    let library = lily_msl::Library::parse(Path::new(KERNELS))?;
+    let objects = compiler.objects(Flavour::Plain, &library, &out.join("kernels"))?;
+    // Kernels register themselves by static initialisers, and a linker leaves out the objects of an archive that nothing
+    // names. So all become one object, which the runtime's names bring in.
+    let whole = out.join("kernels.o");
+    compiler.merge(&objects, &whole)?;
+    cc::Build::new().cpp(true).object(&whole).compile("lily_host_kernels");
+    Ok(())
+}
+
+/// 16-bit floats and fused multiply-adds in hardware where the machine that compiles is the one that runs, and has them.
+fn machine_flags(native: bool) -> Vec<String> {
+    #[cfg(target_arch = "x86_64")]
+    if native && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+    {
+        return vec!["-march=x86-64-v3".to_owned()];
+    }
+    let _ = native;
+    Vec::new()
+}

@@ -1,0 +1,275 @@
+//! A device that runs plans on the CPU, one dispatch after another, in any order that the plan's edges allow.
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::collections::HashMap;
+
+use lily_checkpoint::Bytes;
+use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket};
+use lily_gpu::plan::{Dispatch, Plan};
+
+use crate::kernels::{Kernels, Run};
+
+/// As every buffer of a GPU.
+const ALIGNMENT: usize = 256;
+/// What a kernel's widest loads want of weights in place.
+const VECTOR_BYTES: usize = 16;
+
+/// More have nothing to do: a dispatch of a small model has few threadgroups.
+const MAX_WORKERS: usize = 16;
+
+/// How a [`HostDevice`] runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// From which the order of dispatches, and in them that of threads, is drawn. Every submission gets other orders.
+    pub seed: u64,
+    /// OS threads that share the threadgroups of a dispatch.
+    pub workers: u32,
+    /// Whether the kernels of Metal 4's tensor operations are used.
+    pub tensor_tiles: bool,
+}
+
+impl Options {
+    /// Orders of this seed, on all processors, without tensor operations.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let workers = std::thread::available_parallelism().map_or(1, |count| count.get().min(MAX_WORKERS) as u32);
+        Self { seed, workers, tensor_tiles: false }
+    }
+}
+
+/// The CPU as a device for tests: what is right here in every order of dispatches has all the edges it needs.
+#[derive(Debug)]
+pub struct HostDevice {
+    options: Options,
+    constants: Vec<u32>,
+    buffers: HashMap<u32, Memory>,
+    next_buffer: u32,
+    submissions: u64,
+}
+
+/// What a buffer is made of.
+#[derive(Debug)]
+enum Memory {
+    /// Of exactly the buffer's size, so that AddressSanitizer sees its end.
+    Own(Own),
+    /// A tensor in place.
+    Mapped(Bytes),
+}
+
+impl HostDevice {
+    /// A device without memory yet.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self { options, constants: Vec::new(), buffers: HashMap::new(), next_buffer: 0, submissions: 0 }
+    }
+
+    fn add(&mut self, memory: Memory, bytes: u64) -> Buffer {
+        let id = self.next_buffer;
+        self.next_buffer += 1;
+        self.buffers.insert(id, memory);
+        Buffer { id, bytes }
+    }
+
+    /// The first byte of a range, which lies within its buffer.
+    fn pointer(&self, range: Range) -> Result<*mut u8, DeviceError> {
+        let memory =
+            self.buffers.get(&range.buffer.id).ok_or_else(|| self.failed(format!("{range:?} is not there")))?;
+        let (start, size) = match memory {
+            Memory::Own(own) => (own.start, own.layout.size()),
+            Memory::Mapped(bytes) => (bytes.as_ptr().cast_mut(), bytes.len()),
+        };
+        let end = range.offset.checked_add(range.bytes);
+        if end.is_none_or(|end| end > size as u64) {
+            return Err(self.failed(format!("{range:?} is beyond the {size} bytes of its buffer")));
+        }
+        Ok(start.wrapping_add(range.offset as usize))
+    }
+
+    /// As [`pointer`](Self::pointer), where something is to be written.
+    fn writable(&self, range: Range) -> Result<*mut u8, DeviceError> {
+        match self.buffers.get(&range.buffer.id) {
+            Some(Memory::Mapped(_)) => {
+                Err(self.failed(format!("{range:?} is a tensor of the checkpoint, not to be written")))
+            }
+            _ => self.pointer(range),
+        }
+    }
+
+    fn failed(&self, problem: String) -> DeviceError {
+        DeviceError::Failed { name: self.name().to_owned(), problem }
+    }
+
+    fn dispatch(&self, dispatch: &Dispatch, seed: u64) -> Result<(), DeviceError> {
+        let kernel = dispatch.kernel;
+        let problem = |problem: String| DeviceError::Kernel { kernel: kernel.name.to_owned(), problem };
+        if kernel.arguments.len() != dispatch.ranges.len() {
+            return Err(problem(format!("{} ranges for {} buffers", dispatch.ranges.len(), kernel.arguments.len())));
+        }
+        let mut slots = Vec::new();
+        for (argument, &range) in kernel.arguments.iter().zip(&dispatch.ranges) {
+            let pointer = match argument.access {
+                lily_gpu::kernel::Access::Read => self.pointer(range)?,
+                lily_gpu::kernel::Access::Write => self.writable(range)?,
+            };
+            slots.push((argument.slot, pointer));
+        }
+        if dispatch.parameters.len() != kernel.parameters_size {
+            return Err(problem(format!("{} bytes of parameters", dispatch.parameters.len())));
+        }
+        let run = Run {
+            kernel: kernel.name,
+            constants: &self.constants,
+            slots: &slots,
+            parameters: &dispatch.parameters,
+            grid: dispatch.grid,
+            threads: dispatch.threads,
+            seed,
+            workers: self.options.workers,
+        };
+        // SAFETY: each slot points to a range of a buffer that outlives the run, and what the kernel writes is memory
+        // of this device's own. Nothing else touches it: `submit` holds the device exclusively.
+        unsafe { Kernels::for_tests().run(run) }.map_err(|error| problem(format!("{error}, at {}", dispatch.place)))
+    }
+}
+
+impl Device for HostDevice {
+    type Executable = Plan;
+
+    fn name(&self) -> &str {
+        "the CPU, in place of a GPU"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { recommended_bytes: 1 << 40, buffer_bytes: 1 << 40 }
+    }
+
+    fn tensor_tiles(&self) -> bool {
+        self.options.tensor_tiles
+    }
+
+    fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
+        let bits = |constant: &Constant| match *constant {
+            Constant::Uint(value) => value,
+            Constant::Float(value) => value.to_bits(),
+        };
+        self.constants = constants.iter().map(bits).collect();
+        Ok(())
+    }
+
+    fn allocate(&mut self, bytes: u64, what: &str) -> Result<Buffer, DeviceError> {
+        let memory = Own::new(bytes as usize).ok_or_else(|| DeviceError::Memory {
+            name: self.name().to_owned(),
+            bytes,
+            what: what.to_owned(),
+            problem: "the allocator has no more".to_owned(),
+        })?;
+        Ok(self.add(Memory::Own(memory), bytes))
+    }
+
+    fn map(&mut self, tensors: &[Bytes]) -> Result<Vec<Range>, DeviceError> {
+        let map = |tensor: &Bytes| {
+            let size = tensor.len() as u64;
+            if tensor.as_ptr().addr().is_multiple_of(VECTOR_BYTES) {
+                return Ok(self.add(Memory::Mapped(tensor.clone()), size).all());
+            }
+            let buffer = self.allocate(size, "a tensor that is not aligned")?;
+            self.write(buffer.all(), tensor)?;
+            Ok(buffer.all())
+        };
+        tensors.iter().map(map).collect()
+    }
+
+    fn release(&mut self, buffer: Buffer) {
+        self.buffers.remove(&buffer.id);
+    }
+
+    fn prepare(&mut self, plan: &Plan) -> Result<Plan, DeviceError> {
+        let kernels = Kernels::for_tests();
+        match plan.dispatches.iter().find(|dispatch| !kernels.has(dispatch.kernel.name)) {
+            Some(Dispatch { kernel, .. }) => Err(DeviceError::Kernel {
+                kernel: kernel.name.to_owned(),
+                problem: "the library of kernels does not have it".to_owned(),
+            }),
+            None => Ok(plan.clone()),
+        }
+    }
+
+    fn write(&mut self, to: Range, bytes: &[u8]) -> Result<(), DeviceError> {
+        let to = self.writable(Range { bytes: bytes.len() as u64, ..to })?;
+        // SAFETY: `to` has room for `bytes`, which no buffer of this device overlaps.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn copy(&mut self, ranges: &[(Range, Range)]) -> Result<(), DeviceError> {
+        for &(from, to) in ranges {
+            if from.bytes != to.bytes {
+                return Err(self.failed(format!("a copy from {from:?} to {to:?}")));
+            }
+            let (from, bytes, to) = (self.pointer(from)?, from.bytes as usize, self.writable(to)?);
+            // SAFETY: both ranges are within buffers and have that size.
+            unsafe { to.copy_from(from, bytes) };
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self, ranges: &[Range]) -> Result<(), DeviceError> {
+        for &range in ranges {
+            // SAFETY: the range is within a buffer.
+            unsafe { self.writable(range)?.write_bytes(0, range.bytes as usize) };
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, plan: &Plan) -> Result<Ticket, DeviceError> {
+        self.submissions += 1;
+        let seed = self.options.seed.wrapping_mul(0x9e37_79b9).wrapping_add(self.submissions);
+        for index in plan.order(seed) {
+            self.dispatch(&plan.dispatches[index], seed.wrapping_add(index as u64))?;
+        }
+        Ok(Ticket(self.submissions))
+    }
+
+    fn wait(&mut self, _: Ticket) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn read(&mut self, from: Range, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let from = self.pointer(Range { bytes: bytes.len() as u64, ..from })?;
+        // SAFETY: `from` has that many bytes, and `bytes` is no part of them.
+        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+}
+
+/// Memory that is given back when dropped.
+#[derive(Debug)]
+struct Own {
+    start: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: nothing else knows the memory.
+unsafe impl Send for Own {}
+
+impl Own {
+    /// `bytes` of them, full of NaNs so that what is read before it is written shows. `None` if there is no memory.
+    fn new(bytes: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(bytes.max(1), ALIGNMENT).ok()?;
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc(layout) };
+        if start.is_null() {
+            return None;
+        }
+        // SAFETY: it is as large.
+        unsafe { start.write_bytes(0xff, layout.size()) };
+        Some(Self { start, layout })
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and nothing points to it any more.
+        unsafe { dealloc(self.start, self.layout) };
+    }
+}

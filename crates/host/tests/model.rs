@@ -1,0 +1,193 @@
+//! The embedded checkpoint through `GpuBackend<HostDevice>`: the plans, the records and the kernels together, against the
+//! CPU backend. Every submission runs its dispatches in another order that its edges allow.
+
+#[path = "model/edges.rs"]
+mod edges;
+#[path = "model/support.rs"]
+mod support;
+#[path = "model/tensors.rs"]
+mod tensors;
+
+use lily_backend::{Adjustment, Backend, BackendError, Draw, Output, Sampling, Segment, Want};
+use support::{GREEDY, Pair, gpu, logits, next, run, text};
+
+/// Of logits, where the CPU's int8 activations and the GPU's fp16 part: about 1.5 times what was seen.
+const NEAR: f32 = 1.0;
+/// The CPU's two largest logits are apart: noise doesn't turn them.
+const APART: f32 = 0.25;
+
+/// Teacher-forced over text, in chunks that take each way through the model and both together.
+#[test]
+fn logits_are_near_the_cpus() {
+    let tokens = text(0, 200);
+    for chunks in [&[1, 2, 3, 5, 8, 1, 1][..], &[9, 31, 32, 33], &[95]] {
+        let mut pair = Pair::new();
+        let mut done = 0;
+        for &chunk in chunks {
+            let part = &tokens[done..done + chunk];
+            done += chunk;
+            let agreement = pair.compare_logits(part);
+            println!("{chunks:?} at {done}: {agreement:?}");
+            assert!(agreement.largest < NEAR && agreement.mean < 0.05, "{chunks:?} at {done}: {agreement:?}");
+            assert_eq!(agreement.clear_equal, agreement.clear, "{chunks:?} at {done}: {agreement:?}");
+        }
+    }
+}
+
+/// Prompts of many lengths and what is drawn greedily after them, with a step running ahead; many more where
+/// `LILY_ALL_PROMPTS` is set, which takes minutes.
+#[test]
+fn greedy_tokens_are_the_cpus() {
+    let mut prompts = vec![(1, 16), (9, 2), (65, 2), (129, 1)];
+    if std::env::var_os("LILY_ALL_PROMPTS").is_some() {
+        prompts.extend([(1, 64), (8, 64), (32, 8), (33, 8), (64, 8), (127, 8), (300, 8), (600, 64)]);
+    }
+    for (length, steps) in prompts {
+        let mut pair = Pair::new();
+        let (equal, clear) = pair.compare_greedy(&text(length * 7, length), steps, APART);
+        println!("{length} tokens: {equal} of {steps} equal, {clear} clear");
+    }
+}
+
+#[test]
+fn a_batch_is_each_alone() {
+    let prompts = [text(0, 40), text(100, 3), text(200, 70), text(300, 1), text(400, 12)];
+    let mut alone = Vec::new();
+    for prompt in &prompts {
+        let mut backend = gpu(1, false);
+        let mut state = backend.create().expect("a slot");
+        alone.push(support::continuation(&mut backend, &mut state, prompt, 5));
+    }
+    // Together, with steps that run ahead, and one that leaves before the others.
+    let mut backend = gpu(2, true);
+    let mut states: Vec<_> = prompts.iter().map(|_| backend.create().expect("a slot")).collect();
+    let mut inputs: Vec<Vec<u32>> = prompts.to_vec();
+    for step in 0..5 {
+        let mut places: Vec<usize> = (0..states.len()).filter(|&place| place != 2 || step < 3).collect();
+        if step == 4 {
+            places.reverse();
+        }
+        let mut chosen: Vec<(usize, &mut lily_gpu::State)> =
+            states.iter_mut().enumerate().filter(|(place, _)| places.contains(place)).collect();
+        chosen.sort_by_key(|(place, _)| places.iter().position(|other| other == place));
+        let draw = Draw { counter: step as u64, ..GREEDY };
+        let mut segments: Vec<_> = chosen
+            .into_iter()
+            .map(|(place, state)| Segment { state, tokens: &inputs[place], want: Want::Sample(draw) })
+            .collect();
+        let outputs = backend.forward(&mut segments).expect("a sound call");
+        for (&place, output) in places.iter().zip(outputs) {
+            let Output::Sample(sample) = output else { panic!("{output:?}") };
+            assert_eq!(sample.token, alone[place][step], "prompt {place}, step {step}");
+            inputs[place] = vec![sample.token];
+        }
+    }
+}
+
+/// A snapshot goes on as the original did, whatever became of that, and with a step ahead in flight.
+#[test]
+fn snapshots_go_on_alike() {
+    for length in [70, 64, 5] {
+        let mut backend = gpu(length as u64, true);
+        let mut first = backend.create().expect("a slot");
+        let tokens = support::continuation(&mut backend, &mut first, &text(50, length), 2);
+        let snapshot = backend.snapshot(&first).expect("memory");
+        let mut expected = Vec::new();
+        for counter in 0..4 {
+            let last = *expected.last().unwrap_or(&tokens[1]);
+            expected.push(next(&mut backend, &mut first, &[last], counter));
+        }
+        let mut second = backend.restore(&snapshot).expect("a slot");
+        drop(first);
+        assert_eq!(backend.length(&second), length + 1);
+        let mut third = backend.restore(&snapshot).expect("a slot");
+        // The third takes another way in between, on pages that it shared.
+        let _other = next(&mut backend, &mut third, &text(9, 20), 0);
+        let mut found = Vec::new();
+        for counter in 0..4 {
+            let last = *found.last().unwrap_or(&tokens[1]);
+            found.push(next(&mut backend, &mut second, &[last], counter));
+        }
+        assert_eq!(found, expected, "after {length} tokens");
+        backend.truncate(&mut third, 0).expect("to the start");
+        let again = support::continuation(&mut backend, &mut third, &text(50, length), 2);
+        assert_eq!(again, tokens, "after a truncation, {length} tokens");
+        assert!(matches!(backend.truncate(&mut third, 3), Err(BackendError::CannotTruncate { .. })));
+    }
+}
+
+/// A sequence that turns away from what was foreseen, in its token, in its draw or in what is wanted, is none the worse.
+#[test]
+fn running_ahead_is_undone() {
+    let prompt = text(20, 12);
+    let results = [true, false].map(|ahead| {
+        let mut backend = gpu(3, ahead);
+        let mut state = backend.create().expect("a slot");
+        let mut seen = vec![next(&mut backend, &mut state, &prompt, 0)];
+        seen.push(next(&mut backend, &mut state, &[seen[0]], 1));
+        // Another token than the one drawn.
+        seen.push(next(&mut backend, &mut state, &[77], 2));
+        let warm = Draw { sampling: Sampling { temperature: 0.8, ..Sampling::GREEDY }, seed: 5, counter: 3, ..GREEDY };
+        for draw in [warm, Draw { counter: 4, ..warm }, Draw { seed: 6, counter: 5, ..warm }] {
+            let tokens = [*seen.last().expect("some")];
+            let Output::Sample(sample) = run(&mut backend, &mut state, &tokens, Want::Sample(draw)) else { panic!() };
+            seen.push(sample.token);
+        }
+        // Penalties can't be foreseen.
+        let change = [Adjustment { token: seen[1], repetition: 1.0, add: 3.0 }];
+        let draw = Draw { adjustments: &change, counter: 6, ..GREEDY };
+        let Output::Sample(sample) = run(&mut backend, &mut state, &[seen[5]], Want::Sample(draw)) else { panic!() };
+        seen.push(sample.token);
+        let last = logits(&mut backend, &mut state, &[seen[6]]);
+        (seen, last)
+    });
+    assert_eq!(results[0], results[1]);
+}
+
+/// The device's draws are the reference's from the very logits.
+#[test]
+fn draws_are_the_references() {
+    let mut backend = gpu(4, false);
+    let mut state = backend.create().expect("a slot");
+    let _first = next(&mut backend, &mut state, &text(0, 30), 0);
+    let snapshot = backend.snapshot(&state).expect("memory");
+    let raw = logits(&mut backend, &mut state, &[100]);
+    let sampling = Sampling { temperature: 1.2, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    let kinds = [
+        sampling,
+        Sampling { top_k: 20, ..sampling },
+        Sampling { top_p: 0.9, ..sampling },
+        Sampling { min_p: 0.05, ..sampling },
+        Sampling { top_k: 50, top_p: 0.8, min_p: 0.01, temperature: 0.7 },
+    ];
+    let changes =
+        [Adjustment { token: 200, repetition: 1.1, add: 4.0 }, Adjustment { token: 7, repetition: 1.1, add: -2.0 }];
+    for (index, &sampling) in kinds.iter().enumerate() {
+        let mut state = backend.restore(&snapshot).expect("a slot");
+        let counter = index as u64;
+        let draw = Draw { sampling, seed: 0x1_0000_0007, counter, adjustments: &changes, ..GREEDY };
+        let output = run(&mut backend, &mut state, &[100], Want::Sample(draw));
+        assert_eq!(output, Output::Sample(lily_backend::sample(&raw, &draw).expect("finite")), "{sampling:?}");
+        let mut state = backend.restore(&snapshot).expect("a slot");
+        let told = Draw { top_logprobs: Some(3), ..draw };
+        let output = run(&mut backend, &mut state, &[100], Want::Sample(told));
+        assert_eq!(output, Output::Sample(lily_backend::sample(&raw, &told).expect("finite")), "{sampling:?}, told");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let mut backend = gpu(5, true);
+    let vocabulary = backend.description().logits;
+    let mut state = backend.create().expect("a slot");
+    let mut refused = |tokens: &[u32]| {
+        backend.forward(&mut [Segment { state: &mut state, tokens, want: Want::Nothing }]).expect_err("a refusal")
+    };
+    assert!(matches!(refused(&[]), BackendError::EmptySegment));
+    assert!(matches!(refused(&[vocabulary as u32]), BackendError::UnknownToken { .. }));
+    assert!(matches!(refused(&[1; support::CONTEXT + 1]), BackendError::ContextFull { .. }));
+    let others: Vec<_> = (1..support::SEQUENCES).map(|_| backend.create().expect("a slot")).collect();
+    assert!(matches!(backend.create(), Err(BackendError::Device(_))));
+    drop(others);
+    assert!(backend.create().is_ok(), "a dropped state gives its slot back");
+}

@@ -1,0 +1,165 @@
+//! The embedded checkpoint on both backends, text to feed them, and how near they are.
+#![allow(unreachable_pub)]
+
+use std::sync::{Arc, OnceLock};
+
+use lily_backend::{Backend, Draw, Output, Sampling, Segment, Want};
+use lily_checkpoint::Checkpoint;
+use lily_cpu::CpuBackend;
+use lily_gpu::GpuBackend;
+use lily_host::HostDevice;
+
+use crate::tensors::Tensors;
+
+/// Tokens a sequence may hold.
+pub const CONTEXT: usize = 1024;
+/// Sequences at once.
+pub const SEQUENCES: usize = 6;
+/// Greedy, over the ids the tiny model can print.
+pub const GREEDY: Draw<'static> =
+    Draw { vocabulary: 6113, sampling: Sampling::GREEDY, seed: 0, counter: 0, adjustments: &[], top_logprobs: None };
+
+pub fn checkpoint() -> &'static Arc<Checkpoint> {
+    static CHECKPOINT: OnceLock<Arc<Checkpoint>> = OnceLock::new();
+    CHECKPOINT.get_or_init(|| Arc::new(Checkpoint::embedded().expect("the embedded checkpoint is whole")))
+}
+
+pub fn options(run_ahead: bool) -> lily_gpu::Options {
+    lily_gpu::Options { prefill_rows: 128, run_ahead, ..lily_gpu::Options::new(CONTEXT, SEQUENCES) }
+}
+
+pub fn device(seed: u64) -> HostDevice {
+    HostDevice::new(lily_host::Options::new(seed))
+}
+
+/// A backend whose dispatches run in orders of this seed.
+pub fn gpu(seed: u64, run_ahead: bool) -> GpuBackend<HostDevice> {
+    GpuBackend::new(device(seed), checkpoint(), options(run_ahead)).expect("a backend")
+}
+
+/// Tokens of the evaluation text.
+pub fn text(first: usize, count: usize) -> Vec<u32> {
+    static IDS: OnceLock<Vec<u32>> = OnceLock::new();
+    let ids = IDS.get_or_init(|| Tensors::load("reference.safetensors").ids("eval.ids"));
+    ids[first..first + count].to_vec()
+}
+
+/// Runs one segment.
+pub fn run<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[u32], want: Want<'_>) -> Output {
+    let mut outputs = backend.forward(&mut [Segment { state, tokens, want }]).expect("a sound segment");
+    outputs.pop().expect("one output for one segment")
+}
+
+/// The logits of every position.
+pub fn logits<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[u32]) -> Vec<f32> {
+    match run(backend, state, tokens, Want::Logits) {
+        Output::Logits(logits) => logits,
+        other => panic!("asked for logits, got {other:?}"),
+    }
+}
+
+/// Appends tokens and gives the greedy choice after the last.
+pub fn next<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[u32], counter: u64) -> u32 {
+    match run(backend, state, tokens, Want::Sample(Draw { counter, ..GREEDY })) {
+        Output::Sample(sample) => sample.token,
+        other => panic!("asked for a sample, got {other:?}"),
+    }
+}
+
+/// A greedy continuation of `length` tokens after the last of `tokens`.
+pub fn continuation<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[u32], length: usize) -> Vec<u32> {
+    let mut found = vec![next(backend, state, tokens, 0)];
+    while found.len() < length {
+        let last = [found[found.len() - 1]];
+        found.push(next(backend, state, &last, found.len() as u64));
+    }
+    found
+}
+
+/// How near logits are to the CPU's.
+#[derive(Debug, Default)]
+pub struct Agreement {
+    pub mean: f32,
+    pub largest: f32,
+    /// Positions where the CPU's two largest are apart, and how many of them have the same largest.
+    pub clear: usize,
+    pub clear_equal: usize,
+}
+
+impl Agreement {
+    pub fn new(ours: &[f32], theirs: &[f32], vocabulary: usize) -> Self {
+        let mut agreement = Self::default();
+        for (ours, theirs) in ours.chunks(vocabulary).zip(theirs.chunks(vocabulary)) {
+            let [best, second] = two_largest(theirs);
+            if theirs[best] - theirs[second] > super::APART {
+                agreement.clear += 1;
+                agreement.clear_equal += usize::from(two_largest(ours)[0] == best);
+            }
+        }
+        assert_eq!(ours.len(), theirs.len());
+        let count = theirs.len() as f32;
+        for (ours, theirs) in ours.iter().zip(theirs) {
+            let difference = (ours - theirs).abs();
+            // A NaN is as far as can be.
+            agreement.largest = if difference.is_nan() { f32::INFINITY } else { agreement.largest.max(difference) };
+            agreement.mean += difference / count;
+        }
+        agreement
+    }
+}
+
+fn two_largest(logits: &[f32]) -> [usize; 2] {
+    let mut largest = [0, 0];
+    for (id, &logit) in logits.iter().enumerate().skip(1) {
+        if logit > logits[largest[0]] {
+            largest = [id, largest[0]];
+        } else if largest[0] == largest[1] || logit > logits[largest[1]] {
+            largest[1] = id;
+        }
+    }
+    largest
+}
+
+/// The same sequence on both.
+pub struct Pair {
+    gpu: GpuBackend<HostDevice>,
+    on_gpu: lily_gpu::State,
+    cpu: CpuBackend,
+    on_cpu: lily_cpu::State,
+}
+
+impl Pair {
+    pub fn new() -> Self {
+        let mut gpu = gpu(0, true);
+        let options = lily_cpu::Options { threads: 2, max_context: CONTEXT, simd: None };
+        let mut cpu = CpuBackend::new(Arc::clone(checkpoint()), options).expect("threads");
+        Self { on_gpu: gpu.create().expect("a slot"), on_cpu: cpu.create().expect("memory"), gpu, cpu }
+    }
+
+    /// Appends the tokens on both and compares the logits of each.
+    pub fn compare_logits(&mut self, tokens: &[u32]) -> Agreement {
+        let theirs = logits(&mut self.cpu, &mut self.on_cpu, tokens);
+        let ours = logits(&mut self.gpu, &mut self.on_gpu, tokens);
+        Agreement::new(&ours, &theirs, self.gpu.description().logits)
+    }
+
+    /// Appends the prompt and then, step by step, the CPU's greedy choice; the GPU's must be the same wherever the CPU's two
+    /// largest logits are `apart`. Gives how many were equal and how many had to be.
+    pub fn compare_greedy(&mut self, prompt: &[u32], steps: u64, apart: f32) -> (u64, u64) {
+        let (mut equal, mut clear) = (0, 0);
+        let mut tokens = prompt.to_vec();
+        for step in 0..steps {
+            let found = next(&mut self.gpu, &mut self.on_gpu, &tokens, step);
+            let draw = Draw { counter: step, top_logprobs: Some(2), ..GREEDY };
+            let output = run(&mut self.cpu, &mut self.on_cpu, &tokens, Want::Sample(draw));
+            let Output::Sample(sample) = output else { panic!("asked for a sample, got {output:?}") };
+            equal += u64::from(found == sample.token);
+            if sample.top[0].logprob - sample.top[1].logprob > apart {
+                clear += 1;
+                assert_eq!(found, sample.token, "after {} tokens, step {step}", prompt.len());
+            }
+            tokens = vec![sample.token];
+        }
+        (equal, clear)
+    }
+}
