@@ -8,10 +8,14 @@
 //! Sampling is part of the step because a GPU draws on the device: the engine describes the draw ([`Draw`]), the
 //! backend makes it. [`sample`] is the reference; the CPU backend calls it, others must equal it.
 
+mod archive;
 mod plan;
 mod random;
 mod sampling;
 
+use std::sync::Arc;
+
+pub use archive::{Archive, Piece};
 pub use plan::MemoryPlan;
 pub use random::uniform;
 pub use sampling::{Adjustment, Draw, Sample, Sampling, TokenLogprob, sample};
@@ -98,6 +102,9 @@ pub enum BackendError {
         /// Tokens asked for.
         wanted: usize,
     },
+    /// There is no room until snapshots are dropped; no state has changed. The message says what there is no room for.
+    #[error("{0}")]
+    Full(String),
     /// The device failed; the message is its own.
     #[error("{0}")]
     Device(String),
@@ -125,7 +132,8 @@ pub trait Backend: Send + 'static {
     /// Appends each segment's tokens to its state; outputs come in the segments' order.
     ///
     /// A sequence's output does not depend on what else is in the call. On an error no state has changed, unless it is
-    /// [`BackendError::Device`], after which the states of this call must be dropped.
+    /// [`BackendError::Device`], after which the states of this call must be dropped. After [`BackendError::Full`] the same
+    /// call may go through once snapshots have been dropped.
     ///
     /// # Errors
     /// As [`BackendError`] says.
@@ -137,10 +145,29 @@ pub trait Backend: Send + 'static {
     /// [`BackendError::Device`] if memory is exhausted.
     fn snapshot(&mut self, state: &Self::State) -> Result<Self::Snapshot, BackendError>;
 
+    /// As [`snapshot`](Self::snapshot), of a state that is needed no more, so that nothing has to be copied.
+    ///
+    /// # Errors
+    /// As [`snapshot`](Self::snapshot).
+    fn freeze(&mut self, state: Self::State) -> Result<Self::Snapshot, BackendError> {
+        self.snapshot(&state)
+    }
+
+    /// Bytes that taking a snapshot allocates: those that it does not share with its sequence.
+    fn snapshot_bytes(&self) -> u64;
+
+    /// Everything that a snapshot holds, shared or not.
+    fn pieces(&self, snapshot: &Self::Snapshot) -> Vec<Piece>;
+
+    /// How snapshots are kept on disk; `None` if they cannot be.
+    fn archive(&self) -> Option<Arc<dyn Archive<Self::Snapshot>>> {
+        None
+    }
+
     /// A new sequence that goes on from a snapshot, with the bits the original would have.
     ///
     /// # Errors
-    /// [`BackendError::Device`] if memory is exhausted.
+    /// [`BackendError::Device`] if memory is exhausted, or the snapshot was lost in a failure of the device.
     fn restore(&mut self, snapshot: &Self::Snapshot) -> Result<Self::State, BackendError>;
 
     /// Cuts a state to `length` tokens where the architecture allows: to its own length (nothing happens) or to 0.

@@ -17,6 +17,8 @@ pub struct MemoryPlan {
     pub state: u64,
     /// KV cache of one token.
     pub kv_per_token: u64,
+    /// The prefix cache at most; 0 without one.
+    pub cache: u64,
 }
 
 impl MemoryPlan {
@@ -29,14 +31,14 @@ impl MemoryPlan {
     /// Everything.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.weights + self.workspace + self.sequences()
+        self.weights + self.workspace + self.sequences() + self.cache
     }
 
     /// The same plan for the longest context, at most `limit` and a multiple of 1024 where it is over that, whose
     /// total stays within `available` bytes; `None` if not even 1024 tokens fit.
     #[must_use]
     pub fn largest_context(&self, limit: usize, available: u64) -> Option<Self> {
-        let fixed = self.weights + self.workspace + self.parallel as u64 * self.state;
+        let fixed = self.weights + self.workspace + self.cache + self.parallel as u64 * self.state;
         let tokens = available.checked_sub(fixed)? / (self.parallel as u64 * self.kv_per_token).max(1);
         let context = if tokens >= limit as u64 { limit } else { tokens as usize / 1024 * 1024 };
         (context > 0).then_some(Self { context, ..*self })
@@ -63,6 +65,9 @@ impl fmt::Display for MemoryPlan {
             self.context,
             self.kv_per_token as f64 / 1024.0
         )?;
+        if self.cache > 0 {
+            writeln!(f, "prefix cache{:>9.1} MiB  at most", mib(self.cache))?;
+        }
         write!(f, "total       {:>10.1} MiB", mib(self.total()))
     }
 }
@@ -72,11 +77,21 @@ mod tests {
     use super::MemoryPlan;
 
     const PLAN: MemoryPlan =
-        MemoryPlan { context: 4096, parallel: 2, weights: 1000, workspace: 100, state: 10, kv_per_token: 1 };
+        MemoryPlan { context: 4096, parallel: 2, weights: 1000, workspace: 100, state: 10, kv_per_token: 1, cache: 0 };
 
     #[test]
     fn adds_up() {
         assert_eq!(PLAN.total(), 1000 + 100 + 20 + 2 * 4096);
+    }
+
+    #[test]
+    fn the_cache_is_part_of_it() {
+        let plan = MemoryPlan { cache: 1 << 20, ..PLAN };
+        assert_eq!(plan.total(), PLAN.total() + (1 << 20));
+        assert_eq!(plan.largest_context(4096, plan.total()).map(|plan| plan.context), Some(4096));
+        assert_eq!(plan.largest_context(4096, plan.total() - 1).map(|plan| plan.context), Some(3072));
+        assert!(plan.to_string().contains("prefix cache      1.0 MiB"), "{plan}");
+        assert!(!PLAN.to_string().contains("prefix"), "{PLAN}");
     }
 
     #[test]

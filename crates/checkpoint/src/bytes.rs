@@ -49,6 +49,12 @@ impl Bytes {
         Self { owner: Owner::Static(bytes), range: 0..bytes.len() }
     }
 
+    /// True if they lie in a mapped file: the pages that hold them hold nothing but that file.
+    #[must_use]
+    pub const fn is_mapped(&self) -> bool {
+        matches!(self.owner, Owner::Mapped(_))
+    }
+
     /// A part, without a copy.
     ///
     /// # Panics

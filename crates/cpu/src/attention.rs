@@ -12,7 +12,7 @@
 //! its pages ([`span`]); the spans' partial results are merged in order. A decoded token's spans run in parallel, a
 //! prompt's tiles of queries in parallel and their spans one after another: the arithmetic is the same.
 
-mod span;
+pub(crate) mod span;
 
 use std::sync::Arc;
 

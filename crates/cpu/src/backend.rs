@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use lily_backend::{Backend, BackendError, Description, MemoryPlan, Output, Segment, Want, sample};
+use lily_backend::{Archive, Backend, BackendError, Description, MemoryPlan, Output, Piece, Segment, Want, sample};
 use lily_checkpoint::{Checkpoint, Config, Weights};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
+use crate::archive::Bytes;
 use crate::model::{self, Chunk, Logits, MAX_ROWS, Model, Workspace};
 use crate::simd::Simd;
 use crate::state::{Layout, Snapshot, State};
@@ -155,11 +156,27 @@ impl Backend for CpuBackend {
     }
 
     fn snapshot(&mut self, state: &State) -> Result<Snapshot, BackendError> {
-        Ok(Snapshot(Arc::new(state.fork()?)))
+        Ok(Snapshot(Arc::new(self.pool.install(|| state.fork())?)))
+    }
+
+    fn freeze(&mut self, state: State) -> Result<Snapshot, BackendError> {
+        Ok(Snapshot::of(state))
+    }
+
+    fn snapshot_bytes(&self) -> u64 {
+        self.layout.recurrent_bytes()
+    }
+
+    fn pieces(&self, snapshot: &Snapshot) -> Vec<Piece> {
+        snapshot.pieces(&self.layout)
+    }
+
+    fn archive(&self) -> Option<Arc<dyn Archive<Snapshot>>> {
+        Some(Arc::new(Bytes::new(self.layout)))
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<State, BackendError> {
-        snapshot.0.fork()
+        self.pool.install(|| snapshot.0.fork())
     }
 
     fn truncate(&mut self, state: &mut State, length: usize) -> Result<(), BackendError> {

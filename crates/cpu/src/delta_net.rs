@@ -12,9 +12,9 @@
 //! Value head j uses key head j / (value_heads / key_heads). Everything but the products is per head, so heads and
 //! sequences run in parallel, tokens one after another.
 
-mod convolution;
-mod delta_rule;
-mod gates;
+pub(crate) mod convolution;
+pub(crate) mod delta_rule;
+pub(crate) mod gates;
 
 use lily_checkpoint::{Config, DeltaNetConfig};
 use rayon::prelude::*;

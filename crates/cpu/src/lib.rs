@@ -8,10 +8,12 @@
 //! `delta_net`, `attention` and `moe`, which multiply through `matmul` and do the rest in kernels over `vector`.
 
 mod activations;
+mod archive;
 mod attention;
 mod backend;
 mod delta_net;
 mod embedding;
+pub mod functions;
 mod math;
 mod matmul;
 pub mod measure;

@@ -244,5 +244,6 @@ pub(crate) fn plan(config: &Config, weights: u64, context: usize, parallel: usiz
         workspace: (rows * per_row + parallel * per_sequence) as u64,
         state: layout.recurrent_bytes(),
         kv_per_token: layout.kv_bytes_per_token(),
+        cache: 0,
     }
 }

@@ -10,7 +10,7 @@
 //! The rows are grouped by expert, so that an expert's weights are read once however many rows it has. A row's sum runs
 //! by descending weight, the shared expert last, whatever else is in the batch.
 
-mod routing;
+pub(crate) mod routing;
 
 use lily_checkpoint::MoeConfig;
 use rayon::prelude::*;

@@ -2,13 +2,15 @@
 //! state and the last inputs of its convolution.
 
 use std::collections::TryReserveError;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use lily_backend::BackendError;
+use lily_backend::{BackendError, Piece};
 use lily_checkpoint::{Config, LayerKind};
+use rayon::prelude::*;
 
 /// Tokens of a page. Attention works on whole pages too: a block of its softmax is a page.
 pub(crate) const PAGE_TOKENS: usize = 64;
@@ -52,6 +54,11 @@ impl Layout {
         (self.delta_net_layers * (self.recurrent + self.window) * size_of::<f32>()) as u64
     }
 
+    /// Bytes of a page.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        (self.page_values() * size_of::<f16>()) as u64
+    }
+
     fn page_values(&self) -> usize {
         self.attention_layers * self.kv_heads * 2 * self.block()
     }
@@ -78,6 +85,18 @@ impl Page {
         values.try_reserve_exact(layout.page_values()).map_err(exhausted)?;
         values.resize(layout.page_values(), f16::ZERO);
         Ok(Self(values))
+    }
+
+    /// All of it, in the order that [`Page`] lays down.
+    pub(crate) fn values(&self) -> &[f16] {
+        &self.0
+    }
+
+    /// A page of such values.
+    pub(crate) fn filled(layout: &Layout, fill: impl FnOnce(&mut [f16]) -> io::Result<()>) -> io::Result<Self> {
+        let mut page = Self::new(layout).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        fill(&mut page.0)?;
+        Ok(page)
     }
 
     fn copy(&self) -> Result<Self, BackendError> {
@@ -169,10 +188,12 @@ impl State {
 
     /// The same sequence once more: pages are shared, recurrent states copied.
     pub(crate) fn fork(&self) -> Result<Self, BackendError> {
-        let mut recurrent = Vec::new();
-        for from in &self.recurrent {
-            recurrent.push(Recurrent { state: copied(&from.state)?, window: copied(&from.window)? });
-        }
+        // Much the most of it, on all threads: a fork is between a client and its first token.
+        let recurrent = self
+            .recurrent
+            .par_iter()
+            .map(|from| Ok(Recurrent { state: copied(&from.state)?, window: copied(&from.window)? }))
+            .collect::<Result<_, BackendError>>()?;
         Ok(Self { length: self.length, pages: self.pages[..self.length.div_ceil(PAGE_TOKENS)].to_vec(), recurrent })
     }
 }
@@ -180,6 +201,21 @@ impl State {
 /// A frozen sequence.
 #[derive(Clone)]
 pub struct Snapshot(pub(crate) Arc<State>);
+
+impl Snapshot {
+    /// What is left of a state that goes no further, without a copy.
+    pub(crate) fn of(mut state: State) -> Self {
+        state.pages.truncate(state.length.div_ceil(PAGE_TOKENS));
+        Self(Arc::new(state))
+    }
+
+    /// Its recurrent state, and its pages.
+    pub(crate) fn pieces(&self, layout: &Layout) -> Vec<Piece> {
+        let state = Piece { id: Arc::as_ptr(&self.0) as u64, bytes: layout.recurrent_bytes() };
+        let page = |page: &Arc<Page>| Piece { id: Arc::as_ptr(page) as u64, bytes: layout.page_bytes() };
+        std::iter::once(state).chain(self.0.pages.iter().map(page)).collect()
+    }
+}
 
 fn zeros(length: usize) -> Result<Vec<f32>, BackendError> {
     let mut values = Vec::new();

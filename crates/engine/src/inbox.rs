@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::request::SubmitError;
 use crate::sequence::Job;
-use crate::{Event, Stats};
+use crate::{CacheStats, Event, Stats};
 
 /// Bounds of the advice to come again.
 const RETRY_AT_LEAST: Duration = Duration::from_secs(1);
@@ -44,6 +44,9 @@ struct Shared {
     steps: u64,
     prefilled_tokens: u64,
     generated_tokens: u64,
+    cache: CacheStats,
+    /// Something has happened that no queue shows.
+    woken: bool,
 }
 
 /// What the engine's thread finds when it looks up between two steps.
@@ -74,6 +77,8 @@ impl Inbox {
             steps: 0,
             prefilled_tokens: 0,
             generated_tokens: 0,
+            cache: CacheStats::default(),
+            woken: false,
         };
         let capacity = parallel.saturating_add(queue);
         Self { parallel, capacity, shared: Mutex::new(shared), changed: Condvar::new() }
@@ -109,23 +114,40 @@ impl Inbox {
         (mean / u32::try_from(self.parallel).unwrap_or(u32::MAX)).clamp(RETRY_AT_LEAST, RETRY_AT_MOST)
     }
 
-    /// Hands over what may start beside `running` sequences; without any it waits until there is something to do.
-    pub(crate) fn next(&self, running: usize) -> Turn {
+    /// Hands over what may start beside `running` sequences and `parked` ones, which wait for something; without running
+    /// ones it waits until there is something to do, or [`Inbox::wake`] is called.
+    pub(crate) fn next(&self, running: usize, parked: usize) -> Turn {
         let mut shared = self.lock();
         loop {
             shared.queue.retain(|job| !job.events.cancelled());
-            let free = if shared.stage == Stage::Aborting { 0 } else { self.parallel.saturating_sub(running) };
+            let free = if shared.stage == Stage::Aborting { 0 } else { self.parallel.saturating_sub(running + parked) };
             let starting = free.min(shared.queue.len());
             let jobs: Vec<Job> = shared.queue.drain(..starting).collect();
-            shared.running = running + jobs.len();
-            if shared.running > 0 || shared.stage != Stage::Open {
+            shared.running = running + parked + jobs.len();
+            let ends = match shared.stage {
+                Stage::Open => false,
+                Stage::Draining => parked == 0,
+                Stage::Aborting | Stage::Ended | Stage::Dead => true,
+            };
+            if running > 0 || !jobs.is_empty() || std::mem::take(&mut shared.woken) || ends {
                 return Turn { jobs, waiting: shared.queue.len(), stage: shared.stage };
             }
             shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Counts a step after which `running` sequences are left.
+    /// Makes [`Inbox::next`] return, now or when it is called next.
+    pub(crate) fn wake(&self) {
+        self.lock().woken = true;
+        self.changed.notify_all();
+    }
+
+    /// What the cache says of itself.
+    pub(crate) fn report_cache(&self, stats: CacheStats) {
+        self.lock().cache = stats;
+    }
+
+    /// Counts a step after which `running` sequences are left, parked ones among them.
     pub(crate) fn report(&self, running: usize, progress: &Progress) {
         let mut shared = self.lock();
         shared.running = running;
@@ -146,6 +168,7 @@ impl Inbox {
             steps: shared.steps,
             prefilled_tokens: shared.prefilled_tokens,
             generated_tokens: shared.generated_tokens,
+            cache: shared.cache,
         }
     }
 
@@ -207,7 +230,7 @@ impl Alive {
         Self { inbox, told: false }
     }
 
-    pub(crate) fn inbox(&self) -> &Inbox {
+    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
         &self.inbox
     }
 

@@ -3,13 +3,16 @@
 //! One thread owns the [`Backend`]. Requests reach it through a bounded queue, [`Event`]s come back over a channel per
 //! request. Each of its steps is one [`Backend::forward`] that holds the next token of every generating sequence and as
 //! many prompt tokens as the step's time allows, so that prompts are read while replies are written. The engine knows
-//! no text and no wire format.
+//! no text and no wire format. What sequences have read is kept in a prefix cache (`cache` says when and how), and a request
+//! goes on from the longest part of its prompt that is there.
 //!
 //! ```text
 //! Engine::submit ─► queue (bounded, first come first served) ─► up to `parallel` sequences ─► Backend::forward
 //!       Reply    ◄──────────────────────────── events ◄──────────────────────┘
 //! ```
 
+mod admission;
+mod cache;
 mod inbox;
 mod penalties;
 mod reply;
@@ -24,6 +27,7 @@ use std::time::Duration;
 
 use lily_backend::{Backend, Description};
 
+pub use cache::{CacheOptions, CacheStats, DiskOptions};
 use inbox::Inbox;
 pub use reply::{Canceller, Event, FinishReason, Reply, Usage};
 pub use request::{Penalties, Request, SubmitError};
@@ -40,13 +44,15 @@ pub struct Options {
     /// Addressable token ids, which is less than the backend's rows of logits where the embedding is padded: ids from
     /// here on are refused in prompts and never sampled.
     pub vocabulary: usize,
+    /// The prefix cache.
+    pub cache: CacheOptions,
 }
 
 impl Options {
-    /// Four sequences, 64 waiting, chunks of 512 prompt tokens.
+    /// Four sequences, 64 waiting, chunks of 512 prompt tokens, no prefix cache.
     #[must_use]
     pub fn new(vocabulary: usize) -> Self {
-        Self { parallel: 4, queue: 64, prefill_chunk: 512, vocabulary }
+        Self { parallel: 4, queue: 64, prefill_chunk: 512, vocabulary, cache: CacheOptions::off() }
     }
 }
 
@@ -65,6 +71,8 @@ pub struct Stats {
     pub prefilled_tokens: u64,
     /// Tokens drawn, stop tokens among them.
     pub generated_tokens: u64,
+    /// The prefix cache.
+    pub cache: CacheStats,
 }
 
 /// A handle to the engine's thread. The thread ends after [`Engine::shutdown`], or when the last handle is dropped, once
@@ -96,6 +104,11 @@ impl Engine {
             parallel: options.parallel.max(1),
             prefill_chunk: options.prefill_chunk.max(1),
             vocabulary: options.vocabulary.min(description.logits),
+            cache: CacheOptions {
+                interval: options.cache.interval.max(1),
+                spacing: options.cache.spacing.max(1),
+                ..options.cache
+            },
             ..options
         };
         let vocabulary = options.vocabulary;

@@ -10,13 +10,18 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::request::SubmitError;
 
-/// What happens to a request, in order: any number of `Prefill`, any number of `Token`, and at the end one `Finished` or
-/// `Failed`.
+/// What happens to a request, in order: `Started`, any number of `Prefill`, any number of `Token`, and at the end one `Finished` or
+/// `Failed`. A request that cannot start has only its `Failed`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// The request has a place, and what was cached of its prompt is there.
+    Started {
+        /// As [`Usage::cached_tokens`].
+        cached_tokens: usize,
+    },
     /// A chunk of a prompt that takes more than one step has been read.
     Prefill {
-        /// Tokens read so far.
+        /// Tokens read so far, the cached ones among them.
         done: usize,
         /// Tokens of the prompt.
         total: usize,
@@ -48,7 +53,7 @@ pub enum FinishReason {
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Those of them that did not have to be read again; 0 as long as there is no prefix cache.
+    /// Those of them that did not have to be read because the prefix cache had them; always fewer than all.
     pub cached_tokens: usize,
     /// Tokens drawn; a stop token counts, though it is not given out.
     pub completion_tokens: usize,

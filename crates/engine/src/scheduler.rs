@@ -27,6 +27,8 @@ pub(crate) struct Need {
     pub(crate) position: usize,
     /// Prompt tokens to be read; 0 if the sequence generates.
     pub(crate) remaining: usize,
+    /// Prompt tokens until a snapshot is to be taken; no step reads past it.
+    pub(crate) stop: usize,
     /// The step that last read of the prompt.
     pub(crate) served: u64,
 }
@@ -54,10 +56,10 @@ impl Scheduler {
         let budget = self.budget(needs.len() > 1 || waiting > 0);
         let mut left = budget;
         for index in self.order(needs) {
-            let Need { position, remaining, .. } = needs[index];
-            let share =
-                if self.uniform { remaining.min(self.chunk - position % self.chunk) } else { remaining.min(left) };
-            let scrap = share < remaining && share < LEAST_CHUNK && left < budget && !self.uniform;
+            let Need { position, remaining, stop, .. } = needs[index];
+            let wanted = remaining.min(stop);
+            let share = if self.uniform { wanted.min(self.chunk - position % self.chunk) } else { wanted.min(left) };
+            let scrap = share < wanted && share < LEAST_CHUNK && left < budget && !self.uniform;
             if share <= left && !scrap {
                 tokens[index] = share;
                 left -= share;
@@ -124,10 +126,10 @@ mod tests {
     use super::{LEAST_CHUNK, Need, Scheduler};
 
     fn prompt(remaining: usize) -> Need {
-        Need { position: 0, remaining, served: 0 }
+        Need { position: 0, remaining, stop: usize::MAX, served: 0 }
     }
 
-    const GENERATES: Need = Need { position: 5, remaining: 0, served: 0 };
+    const GENERATES: Need = Need { position: 5, remaining: 0, stop: usize::MAX, served: 0 };
 
     /// A scheduler that has seen `rate` tokens a second.
     fn paced(chunk: usize, rate: usize) -> Scheduler {
@@ -142,7 +144,7 @@ mod tests {
             let served = need.remaining > 0 && tokens > 0;
             if served {
                 let (position, remaining) = (need.position + tokens, need.remaining - tokens);
-                *need = Need { position, remaining, served: step };
+                *need = Need { position, remaining, served: step, ..*need };
             }
             served
         };
@@ -242,7 +244,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_plan_is_sound(
-            needs in prop::collection::vec((0usize..5000, 0usize..5000, 0u64..50), 1..9),
+            needs in prop::collection::vec((0usize..5000, 0usize..5000, 1usize..5000, 0u64..50), 1..9),
             chunk in 1usize..600,
             rate in prop::option::of(0usize..100_000),
             waiting in 0usize..3,
@@ -250,7 +252,11 @@ mod tests {
             turns in 1usize..6,
         ) {
             let needs: Vec<Need> =
-                needs.into_iter().map(|(position, remaining, served)| Need { position, remaining, served }).collect();
+                needs.into_iter().map(|(position, remaining, stop, served)| {
+                    // A snapshot of a backend that depends on chunks lies at the end of one.
+                    let stop = if uniform { (position + stop).next_multiple_of(chunk) - position } else { stop };
+                    Need { position, remaining, stop, served }
+                }).collect();
             let mut scheduler = Scheduler::new(chunk, uniform);
             if let Some(rate) = rate {
                 scheduler.measured(rate, Duration::from_secs(1));
@@ -264,7 +270,7 @@ mod tests {
                         prop_assert_eq!(tokens, 1);
                         continue;
                     }
-                    prop_assert!(tokens <= need.remaining);
+                    prop_assert!(tokens <= need.remaining.min(need.stop));
                     if uniform && tokens > 0 {
                         let end = need.position + tokens;
                         prop_assert!(tokens == need.remaining || end % chunk == 0);

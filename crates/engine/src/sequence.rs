@@ -1,5 +1,6 @@
 //! One request on its way through the backend.
 
+use std::collections::BTreeSet;
 use std::slice;
 use std::time::{Duration, Instant};
 
@@ -21,18 +22,31 @@ pub(crate) struct Job {
     pub(crate) events: Events,
 }
 
+/// Where a sequence begins.
+pub(crate) struct Start<S> {
+    /// Holds the first `cached` tokens of the prompt, fewer than all: the last one's logits are needed.
+    pub(crate) state: S,
+    pub(crate) cached: usize,
+    /// Where in the prompt snapshots are to be taken.
+    pub(crate) stops: Vec<usize>,
+    /// The step now, from which the wait for the first chunk counts.
+    pub(crate) step: u64,
+}
+
 /// A request that runs.
 pub(crate) struct Sequence<S> {
+    /// Tells sequences apart.
+    id: u64,
     job: Job,
     state: S,
     /// Prompt tokens that came with the state and did not have to be read.
     cached: usize,
     /// Prompt tokens the state holds.
     position: usize,
-    /// The token drawn last, which the next step reads.
-    last: u32,
-    /// Tokens drawn.
-    generated: usize,
+    /// Where snapshots are to be taken, as far as it has not come yet.
+    stops: BTreeSet<usize>,
+    /// What was drawn; the last of it the next step reads.
+    drawn: Vec<u32>,
     /// The longest reply: what was asked for, or what the context leaves.
     limit: usize,
     /// The step that last read something of the prompt.
@@ -41,11 +55,26 @@ pub(crate) struct Sequence<S> {
 }
 
 impl<S> Sequence<S> {
-    /// `state` holds the first `cached` tokens of the prompt, fewer than all: the last one's logits are needed.
-    /// `step` is the step now, from which the wait for the first chunk counts.
-    pub(crate) fn new(job: Job, state: S, cached: usize, max_context: usize, step: u64) -> Self {
+    pub(crate) fn new(id: u64, job: Job, start: Start<S>, max_context: usize) -> Self {
+        let Start { state, cached, stops, step } = start;
         let limit = job.max_tokens.min(max_context - job.prompt.len());
-        Self { job, state, cached, position: cached, last: 0, generated: 0, limit, served: step, began: Instant::now() }
+        job.events.send(Event::Started { cached_tokens: cached });
+        Self {
+            id,
+            job,
+            state,
+            cached,
+            position: cached,
+            stops: stops.into_iter().collect(),
+            drawn: Vec::new(),
+            limit,
+            served: step,
+            began: Instant::now(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     pub(crate) fn cancelled(&self) -> bool {
@@ -54,7 +83,12 @@ impl<S> Sequence<S> {
 
     /// What the scheduler must know.
     pub(crate) fn need(&self) -> Need {
-        Need { position: self.position, remaining: self.remaining(), served: self.served }
+        let stop = self.stops.first().map_or(usize::MAX, |stop| stop - self.position);
+        Need { position: self.position, remaining: self.remaining(), stop, served: self.served }
+    }
+
+    pub(crate) fn prompt(&self) -> &[u32] {
+        &self.job.prompt
     }
 
     /// Prompt tokens the state holds.
@@ -62,9 +96,28 @@ impl<S> Sequence<S> {
         self.position
     }
 
+    /// Where snapshots are still to be taken.
+    pub(crate) fn stops(&self) -> &BTreeSet<usize> {
+        &self.stops
+    }
+
+    /// Has a snapshot taken at a position ahead.
+    pub(crate) fn add_stop(&mut self, position: usize) {
+        self.stops.insert(position);
+    }
+
+    /// Whether a snapshot is to be taken right here; says so once.
+    pub(crate) fn at_stop(&mut self) -> bool {
+        self.stops.remove(&self.position)
+    }
+
+    pub(crate) fn state(&self) -> &S {
+        &self.state
+    }
+
     /// Tokens drawn.
     pub(crate) fn generated(&self) -> usize {
-        self.generated
+        self.drawn.len()
     }
 
     /// Time since it began to run.
@@ -73,7 +126,7 @@ impl<S> Sequence<S> {
     }
 
     /// Prompt tokens still to be read; 0 once it generates.
-    fn remaining(&self) -> usize {
+    pub(crate) fn remaining(&self) -> usize {
         self.job.prompt.len() - self.position
     }
 
@@ -85,15 +138,16 @@ impl<S> Sequence<S> {
             vocabulary,
             sampling: job.sampling,
             seed: job.seed,
-            counter: self.generated as u64,
+            counter: self.drawn.len() as u64,
             adjustments: job.adjustments.as_slice(),
             top_logprobs: job.top_logprobs,
         });
-        let (tokens, want) = if remaining == 0 {
-            (slice::from_ref(&self.last), draw)
-        } else {
-            let chunk = &job.prompt[self.position..self.position + tokens];
-            (chunk, if tokens == remaining { draw } else { Want::Nothing })
+        let (tokens, want) = match self.drawn.last() {
+            Some(last) => (slice::from_ref(last), draw),
+            None => {
+                let chunk = &job.prompt[self.position..self.position + tokens];
+                (chunk, if tokens == remaining { draw } else { Want::Nothing })
+            }
         };
         Segment { state: &mut self.state, tokens, want }
     }
@@ -108,7 +162,7 @@ impl<S> Sequence<S> {
         }
         match output {
             Output::Nothing if self.remaining() > 0 => Ok(None),
-            Output::Sample(sample) if self.remaining() == 0 => Ok(self.drawn(sample)),
+            Output::Sample(sample) if self.remaining() == 0 => Ok(self.take(sample)),
             Output::NoFiniteLogit if self.remaining() == 0 => Err("the model gave no finite logit".into()),
             _ => Err("the backend gave an output of a kind that was not asked for".into()),
         }
@@ -123,36 +177,36 @@ impl<S> Sequence<S> {
         }
     }
 
-    fn drawn(&mut self, sample: Sample) -> Option<FinishReason> {
-        self.generated += 1;
-        self.last = sample.token;
+    fn take(&mut self, sample: Sample) -> Option<FinishReason> {
+        self.drawn.push(sample.token);
         if self.job.stop_tokens.contains(&sample.token) {
             return Some(FinishReason::Stop);
         }
         self.job.adjustments.record(sample.token);
         self.job.events.send(Event::Token(sample));
-        (self.generated == self.limit).then_some(FinishReason::Length)
+        (self.drawn.len() == self.limit).then_some(FinishReason::Length)
     }
 
-    /// Gives up the state; what remains is to tell the client.
-    pub(crate) fn end(self, reason: FinishReason) -> (Events, Event) {
-        let usage = Usage {
-            prompt_tokens: self.job.prompt.len(),
-            cached_tokens: self.cached,
-            completion_tokens: self.generated,
-        };
-        self.part_with(Event::Finished { reason, usage })
+    /// What is left when nothing more is to come: the state, the tokens that it holds, how many of those were drawn, and
+    /// the way to the client.
+    pub(crate) fn part(self) -> Parts<S> {
+        let Self { job, state, position, drawn, .. } = self;
+        // The last one drawn has not been read.
+        let read = drawn.len().saturating_sub(1);
+        let tokens = job.prompt[..position].iter().chain(&drawn[..read]).copied().collect();
+        Parts { state, tokens, drawn: read, events: job.events }
     }
 
-    /// Gives up the state for a reason that is not the client's.
-    pub(crate) fn fail(self, message: String) -> (Events, Event) {
-        self.part_with(Event::Failed(message))
+    /// What it took so far.
+    pub(crate) fn usage(&self) -> Usage {
+        Usage { prompt_tokens: self.job.prompt.len(), cached_tokens: self.cached, completion_tokens: self.drawn.len() }
     }
+}
 
-    fn part_with(self, event: Event) -> (Events, Event) {
-        // On its own and first: if a backend's state panics here, a value about to be returned would leak, and its
-        // client would wait for ever.
-        drop(self.state);
-        (self.job.events, event)
-    }
+/// A sequence taken apart.
+pub(crate) struct Parts<S> {
+    pub(crate) state: S,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) drawn: usize,
+    pub(crate) events: Events,
 }

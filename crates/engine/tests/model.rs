@@ -6,7 +6,9 @@ use std::thread;
 use lily_backend::{Sample, Sampling};
 use lily_checkpoint::{Bytes, Checkpoint};
 use lily_cpu::CpuBackend;
-use lily_engine::{Engine, Event, FinishReason, Options, Penalties, Reply, Request, SubmitError};
+use lily_engine::{
+    CacheOptions, DiskOptions, Engine, Event, FinishReason, Options, Penalties, Reply, Request, SubmitError, Usage,
+};
 
 const CLIENTS: usize = 32;
 const REQUESTS: usize = 500;
@@ -40,7 +42,7 @@ fn complete(mut reply: Reply) -> (Vec<Sample>, FinishReason) {
     let mut samples = Vec::new();
     while let Some(event) = reply.blocking_recv() {
         match event {
-            Event::Prefill { .. } => {}
+            Event::Started { .. } | Event::Prefill { .. } => {}
             Event::Token(sample) => samples.push(sample),
             Event::Finished { reason, .. } => return (samples, reason),
             Event::Failed(message) => panic!("{message}"),
@@ -106,7 +108,104 @@ fn a_sequence_of_no_numbers_fails_alone() {
     let beside = submit(&engine, &good);
     for _ in 0..4 {
         let mut reply = submit(&engine, &bad);
+        assert_eq!(reply.blocking_recv(), Some(Event::Started { cached_tokens: 0 }));
         assert_eq!(reply.blocking_recv(), Some(Event::Failed("the model gave no finite logit".into())));
     }
     assert_eq!(complete(beside), alone);
+}
+
+fn cached_engine(options: Options) -> Engine {
+    let checkpoint = Arc::new(Checkpoint::embedded().expect("the embedded checkpoint is sound"));
+    let backend = CpuBackend::new(checkpoint, lily_cpu::Options { threads: 2, max_context: 512, simd: None });
+    Engine::start(backend.expect("a backend"), options)
+}
+
+fn with_usage(engine: &Engine, request: &Request) -> ((Vec<Sample>, FinishReason), usize) {
+    let mut reply = submit(engine, request);
+    let Some(Event::Started { cached_tokens }) = reply.blocking_recv() else { panic!("no start") };
+    (complete(reply), cached_tokens)
+}
+
+/// Text of the vocabulary that begins the same for all `tail`s.
+fn text(shared: usize, tail: usize, length: usize) -> Vec<u32> {
+    (0..length).map(|index| ((index * 331 + if index < shared { 0 } else { tail * 977 }) % VOCABULARY) as u32).collect()
+}
+
+/// Field case 5: warm is cold, to the bit of every log-probability, wherever chunks and snapshots cut; also from disk, in
+/// another process's life.
+#[test]
+fn warm_replies_are_cold_ones() {
+    let request = |prompt| Request { top_logprobs: Some(3), ..Request::new(prompt, 6) };
+    let requests: Vec<Request> = [(150, 1), (150, 2), (70, 3), (149, 4), (150, 1), (1, 5)]
+        .map(|(shared, tail)| request(text(shared, tail, 180)))
+        .into();
+    let lone = engine(1, 512);
+    let cold: Vec<_> = requests.iter().map(|request| complete(submit(&lone, request))).collect();
+    for chunk in [1, 13, 512] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let disk = DiskOptions { directory: directory.path().to_owned(), bytes: 1 << 30, model: b"tiny".to_vec() };
+        let cache = CacheOptions { interval: 50, spacing: 10, disk: Some(disk), ..CacheOptions::new(1 << 30) };
+        let options = || Options { prefill_chunk: chunk, cache: cache.clone(), ..Options::new(VOCABULARY) };
+        for life in 0..2 {
+            let engine = cached_engine(options());
+            let mut cached = Vec::new();
+            for (request, cold) in requests.iter().zip(&cold) {
+                let (warm, tokens) = with_usage(&engine, request);
+                assert_eq!(warm, *cold, "chunks of {chunk}, life {life}, {tokens} cached");
+                cached.push(tokens);
+            }
+            engine.shutdown();
+            engine.join();
+            let stats = engine.stats().cache;
+            assert_eq!(stats.disk_errors, 0);
+            if life == 0 {
+                assert_eq!((&cached[..], stats.disk_reads), (&[0, 150, 50, 100, 179, 0][..], 0), "chunks of {chunk}");
+            } else {
+                assert!(cached.iter().all(|&cached| cached >= 50) && stats.disk_reads > 0, "{cached:?}, {stats:?}");
+            }
+        }
+    }
+}
+
+/// Field case 33 on the real backend: what snapshots hold is what the cache says, and stays under its cap.
+#[test]
+fn memory_is_flat_over_many_requests() {
+    let cap = 12 << 20;
+    let cache = CacheOptions { interval: 64, spacing: 16, ..CacheOptions::new(cap) };
+    let engine = cached_engine(Options { cache, ..Options::new(VOCABULARY) });
+    let mut most = [0; 2];
+    for number in 0..60 {
+        let request = Request::new(text(40 + number % 3 * 20, number, 90), 2);
+        with_usage(&engine, &request);
+        let bytes = engine.stats().cache.bytes;
+        assert!(bytes <= cap);
+        most[number / 30] = bytes.max(most[number / 30]);
+    }
+    assert!(engine.stats().cache.evictions > 20, "{:?}", engine.stats().cache);
+    assert!(most[1] <= most[0] + most[0] / 20, "{most:?}");
+}
+
+/// A conversation in turns, as a server sends it.
+#[test]
+fn a_conversation_reads_only_what_is_new() {
+    let cache = CacheOptions { interval: 64, spacing: 16, ..CacheOptions::new(1 << 30) };
+    let engine = cached_engine(Options { cache, ..Options::new(VOCABULARY) });
+    let mut prompt = text(0, 1, 60);
+    let mut held = 0;
+    for turn in 0..5 {
+        let mut reply = submit(&engine, &Request::new(prompt.clone(), 8));
+        let mut tokens = Vec::new();
+        let usage: Usage = loop {
+            match reply.blocking_recv() {
+                Some(Event::Token(sample)) => tokens.push(sample.token),
+                Some(Event::Finished { usage, .. }) => break usage,
+                Some(Event::Started { .. } | Event::Prefill { .. }) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(usage.cached_tokens, held, "turn {turn}");
+        held = prompt.len() + tokens.len() - 1;
+        prompt.extend(tokens);
+        prompt.extend(text(0, 10 + turn, 20));
+    }
 }

@@ -15,7 +15,7 @@ const VECTORS: usize = HEAD_DIM / LANES;
 const ROWS: usize = 4;
 
 /// Softmax attention over some of the keys, of all query heads of a KV head: Σ e^(s − max) · v and Σ e^(s − max).
-pub(super) struct Partial<'a> {
+pub(crate) struct Partial<'a> {
     /// `[group, 256]`
     out: &'a mut [f32],
     /// `[group]`
@@ -26,40 +26,40 @@ pub(super) struct Partial<'a> {
 
 impl<'a> Partial<'a> {
     /// fp32 values that it takes.
-    pub(super) const fn size(group: usize) -> usize {
+    pub(crate) const fn size(group: usize) -> usize {
         group * (HEAD_DIM + 2)
     }
 
     /// In memory of that size.
-    pub(super) fn cut(memory: &'a mut [f32], group: usize) -> Self {
+    pub(crate) fn cut(memory: &'a mut [f32], group: usize) -> Self {
         let (out, rest) = memory.split_at_mut(group * HEAD_DIM);
         let (max, sum) = rest.split_at_mut(group);
         Self { out, max, sum }
     }
 
     /// Over no keys.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.out.fill(0.0);
         self.max.fill(f32::NEG_INFINITY);
         self.sum.fill(0.0);
     }
 
-    pub(super) fn reborrow(&mut self) -> Partial<'_> {
+    pub(crate) fn reborrow(&mut self) -> Partial<'_> {
         Partial { out: self.out, max: self.max, sum: self.sum }
     }
 }
 
 /// Adds the first `count` keys of a page to a partial result. Keys beyond are not looked at, so that a query's bits do
 /// not depend on what comes after it.
-pub(super) struct Block<'a> {
+pub(crate) struct Block<'a> {
     /// `[group, 512]`: the first half of each row is a query.
-    pub(super) queries: &'a [f32],
+    pub(crate) queries: &'a [f32],
     /// `[64, 256]`
-    pub(super) keys: &'a [f16],
+    pub(crate) keys: &'a [f16],
     /// `[64, 256]`
-    pub(super) values: &'a [f16],
-    pub(super) count: usize,
-    pub(super) partial: Partial<'a>,
+    pub(crate) values: &'a [f16],
+    pub(crate) count: usize,
+    pub(crate) partial: Partial<'a>,
 }
 
 type Head = [[f32; LANES]; VECTORS];
@@ -200,7 +200,7 @@ fn exponentials<V: Lanes>(scores: &mut [f32; PAGE_TOKENS], max: &mut f32, sum: &
 }
 
 /// Adds to `merged` the partial result of the span that follows.
-pub(super) fn merge(simd: Simd, merged: Partial<'_>, next: &[f32]) {
+pub(crate) fn merge(simd: Simd, merged: Partial<'_>, next: &[f32]) {
     vector::run(simd, Merge { merged, next });
 }
 
@@ -232,7 +232,7 @@ impl Kernel for Merge<'_> {
 }
 
 /// `out[group, 256]`: a partial result over all keys divided by its sum.
-pub(super) fn finish(simd: Simd, merged: Partial<'_>, out: &mut [f32]) {
+pub(crate) fn finish(simd: Simd, merged: Partial<'_>, out: &mut [f32]) {
     vector::run(simd, Finish { merged, out });
 }
 
@@ -256,7 +256,7 @@ impl Kernel for Finish<'_> {
 }
 
 /// `out[group, 256]` from the partial results of all spans, one after another.
-pub(super) fn merge_all(simd: Simd, partials: &[f32], group: usize, out: &mut [f32]) {
+pub(crate) fn merge_all(simd: Simd, partials: &[f32], group: usize, out: &mut [f32]) {
     let (first, rest) = partials.split_at(Partial::size(group));
     let mut memory = first.to_vec();
     for next in rest.chunks_exact(Partial::size(group)) {

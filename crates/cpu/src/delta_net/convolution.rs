@@ -14,7 +14,7 @@ const TAPS: usize = 4;
 
 /// A depthwise convolution over time without bias, then SiLU: `y[t][c] = silu(Σⱼ taps[j][c] · x[t − 3 + j][c])`; then
 /// query and key heads get unit length, queries also the factor 1/√128.
-pub(super) struct Convolution {
+pub(crate) struct Convolution {
     /// `[TAPS, channels]`, oldest first.
     taps: Vec<f32>,
     channels: usize,
@@ -22,7 +22,7 @@ pub(super) struct Convolution {
 
 impl Convolution {
     /// From the checkpoint's `[channels, TAPS]`.
-    pub(super) fn new(conv1d: &[f32]) -> Self {
+    pub(crate) fn new(conv1d: &[f32]) -> Self {
         let channels = conv1d.len() / TAPS;
         let taps = (0..TAPS).flat_map(|tap| conv1d.iter().skip(tap).step_by(TAPS).copied()).collect();
         Self { taps, channels }
@@ -30,7 +30,7 @@ impl Convolution {
 
     /// `out[rows, channels]` from `x[rows, channels]` and the windows of the runs, which move on. The first
     /// `unit_heads` heads are the queries and the keys, half and half.
-    pub(super) fn forward(
+    pub(crate) fn forward(
         &self,
         step: &Step,
         unit_heads: usize,

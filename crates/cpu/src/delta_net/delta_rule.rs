@@ -12,25 +12,25 @@ const VECTORS: usize = TILE / LANES;
 ///
 /// S is laid out `[128 / TILE, 128 keys, TILE values]`. Both sums run over the keys in order, a lane a value: S·k in
 /// two chains, the even and the odd keys, S·q in one.
-pub(super) struct DeltaRule<'a> {
+pub(crate) struct DeltaRule<'a> {
     /// `[tokens, channels]`: the convolved row of each token.
-    pub(super) inputs: &'a [f32],
-    pub(super) channels: usize,
+    pub(crate) inputs: &'a [f32],
+    pub(crate) channels: usize,
     /// Where in a row the head's query, key and value begin.
-    pub(super) query: usize,
-    pub(super) key: usize,
-    pub(super) value: usize,
+    pub(crate) query: usize,
+    pub(crate) key: usize,
+    pub(crate) value: usize,
     /// α, `[tokens, heads]`.
-    pub(super) decay: &'a [f32],
+    pub(crate) decay: &'a [f32],
     /// β, `[tokens, heads]`.
-    pub(super) beta: &'a [f32],
-    pub(super) heads: usize,
+    pub(crate) beta: &'a [f32],
+    pub(crate) heads: usize,
     /// Which of the heads this is.
-    pub(super) head: usize,
+    pub(crate) head: usize,
     /// S.
-    pub(super) state: &'a mut [f32],
+    pub(crate) state: &'a mut [f32],
     /// `[tokens, 128]`: o.
-    pub(super) out: &'a mut [f32],
+    pub(crate) out: &'a mut [f32],
 }
 
 /// A tile's row of the state.

@@ -5,13 +5,13 @@ use crate::norm::rms_norm_row;
 use crate::vector::{Kernel, Lanes};
 
 /// One row, in place: `a ← α = exp(rate · softplus(a + bias))`, `b ← β = sigmoid(b)`, an element a head.
-pub(super) struct DecayAndStep<'a> {
-    pub(super) a: &'a mut [f32],
-    pub(super) b: &'a mut [f32],
+pub(crate) struct DecayAndStep<'a> {
+    pub(crate) a: &'a mut [f32],
+    pub(crate) b: &'a mut [f32],
     /// −exp(A_log).
-    pub(super) rates: &'a [f32],
+    pub(crate) rates: &'a [f32],
     /// dt_bias.
-    pub(super) biases: &'a [f32],
+    pub(crate) biases: &'a [f32],
 }
 
 impl Kernel for DecayAndStep<'_> {
@@ -28,11 +28,11 @@ impl Kernel for DecayAndStep<'_> {
 }
 
 /// One head, in place: `x ← rms_norm(x) · weight · silu(z)`.
-pub(super) struct GatedNorm<'a> {
-    pub(super) x: &'a mut [f32],
-    pub(super) weight: &'a [f32],
-    pub(super) z: &'a [f32],
-    pub(super) epsilon: f32,
+pub(crate) struct GatedNorm<'a> {
+    pub(crate) x: &'a mut [f32],
+    pub(crate) weight: &'a [f32],
+    pub(crate) z: &'a [f32],
+    pub(crate) epsilon: f32,
 }
 
 impl Kernel for GatedNorm<'_> {

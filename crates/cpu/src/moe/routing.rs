@@ -12,7 +12,7 @@ const ROWS_PER_TASK: usize = 16;
 /// A row's pairs (row, expert) are ranked by weight. Sorted by expert, then row, each pair has a *place*: what the
 /// experts compute lies in that order.
 #[derive(Default)]
-pub(super) struct Routing {
+pub(crate) struct Routing {
     per_row: usize,
     /// `[rows, per_row]`
     experts: Vec<u32>,
@@ -31,7 +31,7 @@ pub(super) struct Routing {
 impl Routing {
     /// Chooses for each row of `logits[rows, experts]` the `per_row` largest, in descending order, equals by ascending
     /// expert; their weights are the softmax over the chosen, which is the softmax over all, renormalised.
-    pub(super) fn route(&mut self, logits: &[f32], experts: usize, per_row: usize) {
+    pub(crate) fn route(&mut self, logits: &[f32], experts: usize, per_row: usize) {
         let pairs = logits.len() / experts * per_row;
         self.per_row = per_row;
         self.experts.resize(pairs, 0);
@@ -62,12 +62,12 @@ impl Routing {
     }
 
     /// The experts that have rows, in order, each with its rows, ascending.
-    pub(super) fn experts(&self) -> impl Iterator<Item = (usize, &[u32])> {
+    pub(crate) fn experts(&self) -> impl Iterator<Item = (usize, &[u32])> {
         self.busy().map(|(expert, start, end)| (expert, &self.rows[start..end]))
     }
 
     /// The same experts, each with its places.
-    pub(super) fn experts_by_place(&self) -> impl Iterator<Item = (usize, &[u32])> {
+    pub(crate) fn experts_by_place(&self) -> impl Iterator<Item = (usize, &[u32])> {
         self.busy().map(|(expert, start, end)| (expert, &self.identity[start..end]))
     }
 
@@ -77,7 +77,7 @@ impl Routing {
     }
 
     /// Cuts `values[places, width]` into the parts of those experts.
-    pub(super) fn cut<'v>(&self, mut values: &'v mut [f32], width: usize) -> Vec<&'v mut [f32]> {
+    pub(crate) fn cut<'v>(&self, mut values: &'v mut [f32], width: usize) -> Vec<&'v mut [f32]> {
         let mut parts = Vec::new();
         for (_, start, end) in self.busy() {
             let (part, rest) = values.split_at_mut((end - start) * width);
@@ -87,8 +87,14 @@ impl Routing {
         parts
     }
 
+    /// Experts and weights of a row, by descending weight.
+    pub(crate) fn choices(&self, row: usize) -> impl Iterator<Item = (u32, f32)> {
+        let pairs = row * self.per_row..(row + 1) * self.per_row;
+        self.experts[pairs.clone()].iter().copied().zip(self.weights[pairs].iter().copied())
+    }
+
     /// Places and weights of a row, by descending weight.
-    pub(super) fn of_row(&self, row: usize) -> (&[u32], &[f32]) {
+    pub(crate) fn of_row(&self, row: usize) -> (&[u32], &[f32]) {
         let pairs = row * self.per_row..(row + 1) * self.per_row;
         (&self.places[pairs.clone()], &self.weights[pairs])
     }

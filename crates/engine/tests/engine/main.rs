@@ -1,8 +1,11 @@
 //! The engine over a scripted backend: deterministic, without a model, and every call is on record.
 
 mod cancel;
+mod disk;
 mod failures;
+mod interleaving;
 mod load;
+mod prefix;
 mod sampling;
 mod scheduling;
 mod scripted;

@@ -143,10 +143,12 @@ fn events_come_in_order_and_also_to_async_code() {
         }
         events
     });
-    assert_eq!(events[0], Event::Prefill { done: 16, total: 40 });
+    assert_eq!(events[0], Event::Started { cached_tokens: 0 });
+    assert_eq!(events[1], Event::Prefill { done: 16, total: 40 });
     let kinds: Vec<&str> = events
         .iter()
         .map(|event| match event {
+            Event::Started { .. } => "started",
             Event::Prefill { .. } => "prefill",
             Event::Token(_) => "token",
             Event::Finished { .. } => "finished",
@@ -157,6 +159,7 @@ fn events_come_in_order_and_also_to_async_code() {
     assert!(events.contains(&Event::Prefill { done: 40, total: 40 }));
 
     let mut reply = engine.submit(Request::new(prompt(1, 16), 1)).expect("valid");
+    assert_eq!(reply.blocking_recv(), Some(Event::Started { cached_tokens: 0 }));
     assert!(matches!(reply.blocking_recv(), Some(Event::Token(_))), "a prompt of one step has no progress");
 }
 

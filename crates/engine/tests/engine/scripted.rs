@@ -1,11 +1,14 @@
 //! A backend whose logits are a hash of all tokens so far, and what tests need around it.
 
 use std::collections::HashMap;
+use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lily_backend::{Adjustment, Backend, BackendError, Description, Draw, Output, Sample, Segment, Want, sample};
+use lily_backend::{
+    Adjustment, Archive, Backend, BackendError, Description, Draw, Output, Piece, Sample, Segment, Want, sample,
+};
 use lily_engine::{Engine, Event, FinishReason, Options, Penalties, Reply, Request, Usage};
 
 /// Ids from here on are padding. Their logits are the largest of all, so that a draw that does not spare them shows.
@@ -42,6 +45,8 @@ struct Shared {
     inner: Mutex<Inner>,
     changed: Condvar,
     states: AtomicUsize,
+    snapshots: AtomicUsize,
+    taken: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -69,7 +74,7 @@ impl Script {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.inner.lock().expect("no panic under the lock")
+        self.0.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets `calls` more calls pass.
@@ -108,6 +113,11 @@ impl Script {
         self.0.states.load(Ordering::SeqCst)
     }
 
+    /// Snapshots that exist.
+    pub(crate) fn snapshots(&self) -> usize {
+        self.0.snapshots.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn engine(&self, options: Options) -> Engine {
         Engine::start(ScriptedBackend::new(self.clone(), true), options)
     }
@@ -123,18 +133,51 @@ pub(crate) struct ScriptedBackend {
 }
 
 pub(crate) struct State {
+    held: Held,
+    script: Script,
+}
+
+#[derive(Clone, Default)]
+struct Held {
     name: u32,
     length: usize,
     hash: u64,
     panics: bool,
-    finite: bool,
+    not_finite: bool,
+    /// The hash after every [`PAGE`] tokens.
+    pages: Vec<u64>,
+}
+
+/// Tokens of a page, which snapshots with the same beginning share.
+pub(crate) const PAGE: usize = 64;
+pub(crate) const PAGE_BYTES: u64 = 640;
+/// What a snapshot holds for itself.
+pub(crate) const STATE_BYTES: u64 = 2000;
+
+pub(crate) struct Frozen {
+    id: u64,
+    held: Held,
     script: Script,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.script.0.snapshots.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Script {
+    fn freeze(&self, held: Held) -> Arc<Frozen> {
+        self.0.snapshots.fetch_add(1, Ordering::SeqCst);
+        let id = self.0.taken.fetch_add(1, Ordering::SeqCst) as u64;
+        Arc::new(Frozen { id, held, script: self.clone() })
+    }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
         self.script.0.states.fetch_sub(1, Ordering::SeqCst);
-        assert!(!self.panics, "scripted: a state that panics when dropped");
+        assert!(!self.held.panics, "scripted: a state that panics when dropped");
     }
 }
 
@@ -148,7 +191,7 @@ impl ScriptedBackend {
 
 impl Backend for ScriptedBackend {
     type State = State;
-    type Snapshot = ();
+    type Snapshot = Arc<Frozen>;
 
     fn description(&self) -> &Description {
         &self.description
@@ -159,19 +202,19 @@ impl Backend for ScriptedBackend {
             return Err(BackendError::Device("scripted: no memory".into()));
         }
         self.script.0.states.fetch_add(1, Ordering::SeqCst);
-        Ok(State { name: 0, length: 0, hash: 0, panics: false, finite: true, script: self.script.clone() })
+        Ok(State { held: Held::default(), script: self.script.clone() })
     }
 
     fn length(&self, state: &State) -> usize {
-        state.length
+        state.held.length
     }
 
     fn forward(&mut self, segments: &mut [Segment<'_, State>]) -> Result<Vec<Output>, BackendError> {
         let call: Vec<Part> = segments
             .iter()
             .map(|segment| Part {
-                name: if segment.state.length == 0 { segment.tokens[0] } else { segment.state.name },
-                start: segment.state.length,
+                name: if segment.state.held.length == 0 { segment.tokens[0] } else { segment.state.held.name },
+                start: segment.state.held.length,
                 tokens: segment.tokens.len(),
             })
             .collect();
@@ -187,7 +230,7 @@ impl Backend for ScriptedBackend {
         std::thread::sleep(delay * tokens as u32);
 
         for segment in segments.iter() {
-            let wanted = segment.state.length + segment.tokens.len();
+            let wanted = segment.state.held.length + segment.tokens.len();
             assert!(!segment.tokens.contains(&PANIC), "scripted: a panic");
             if segment.tokens.contains(&DEVICE) {
                 return Err(BackendError::Device("scripted: the device is lost".into()));
@@ -200,18 +243,21 @@ impl Backend for ScriptedBackend {
             }
         }
         let output = |segment: &mut Segment<'_, State>| {
-            let state = &mut *segment.state;
+            let state = &mut segment.state.held;
             for &token in segment.tokens {
                 state.name = if state.length == 0 { token } else { state.name };
                 state.length += 1;
                 state.hash = mix(state.hash, token);
                 state.panics |= token == PANIC_ON_DROP;
-                state.finite &= token != NOT_FINITE;
+                state.not_finite |= token == NOT_FINITE;
+                if state.length.is_multiple_of(PAGE) {
+                    state.pages.push(state.hash);
+                }
             }
             match &segment.want {
                 Want::Nothing => Output::Nothing,
                 Want::Sample(draw) => {
-                    let logits = if state.finite { logits(state.hash) } else { vec![f32::NAN; LOGITS] };
+                    let logits = if state.not_finite { vec![f32::NAN; LOGITS] } else { logits(state.hash) };
                     sample(&logits, draw).map_or(Output::NoFiniteLogit, Output::Sample)
                 }
                 Want::Logits => unreachable!("the engine asks for no logits"),
@@ -220,16 +266,88 @@ impl Backend for ScriptedBackend {
         Ok(segments.iter_mut().map(output).collect())
     }
 
-    fn snapshot(&mut self, _state: &State) -> Result<(), BackendError> {
-        unreachable!("the engine takes no snapshots")
+    fn snapshot(&mut self, state: &State) -> Result<Arc<Frozen>, BackendError> {
+        Ok(self.script.freeze(state.held.clone()))
     }
 
-    fn restore(&mut self, _snapshot: &()) -> Result<State, BackendError> {
-        unreachable!("the engine takes no snapshots")
+    fn snapshot_bytes(&self) -> u64 {
+        STATE_BYTES
+    }
+
+    fn pieces(&self, snapshot: &Arc<Frozen>) -> Vec<Piece> {
+        let own = Piece { id: snapshot.id, bytes: STATE_BYTES };
+        let pages = snapshot.held.pages.iter().map(|&hash| Piece { id: hash | 1 << 63, bytes: PAGE_BYTES });
+        std::iter::once(own).chain(pages).collect()
+    }
+
+    fn archive(&self) -> Option<Arc<dyn Archive<Arc<Frozen>>>> {
+        Some(Arc::new(Bytes(self.script.clone())))
+    }
+
+    fn restore(&mut self, snapshot: &Arc<Frozen>) -> Result<State, BackendError> {
+        self.script.0.states.fetch_add(1, Ordering::SeqCst);
+        Ok(State { held: snapshot.held.clone(), script: self.script.clone() })
     }
 
     fn truncate(&mut self, _state: &mut State, _length: usize) -> Result<(), BackendError> {
         unreachable!("the engine truncates nothing")
+    }
+}
+
+/// The history is the pages' hashes, the state the rest.
+struct Bytes(Script);
+
+impl Archive<Arc<Frozen>> for Bytes {
+    fn format(&self) -> String {
+        "scripted".into()
+    }
+
+    fn history_bytes(&self, from: usize, to: usize) -> u64 {
+        (to / PAGE - from / PAGE) as u64 * 8
+    }
+
+    fn state_bytes(&self) -> u64 {
+        12
+    }
+
+    fn memory_bytes(&self, length: usize) -> u64 {
+        STATE_BYTES + (length / PAGE) as u64 * PAGE_BYTES
+    }
+
+    fn write_history(&self, snapshot: &Arc<Frozen>, from: usize, to: &mut dyn Write) -> io::Result<()> {
+        snapshot.held.pages[from / PAGE..].iter().try_for_each(|hash| to.write_all(&hash.to_le_bytes()))
+    }
+
+    fn write_state(&self, snapshot: &Arc<Frozen>, to: &mut dyn Write) -> io::Result<()> {
+        to.write_all(&snapshot.held.name.to_le_bytes())?;
+        to.write_all(&snapshot.held.hash.to_le_bytes())
+    }
+
+    fn read_history(
+        &self,
+        onto: Option<&Arc<Frozen>>,
+        from: usize,
+        to: usize,
+        bytes: &mut dyn Read,
+    ) -> io::Result<Arc<Frozen>> {
+        let mut held = onto.map(|onto| onto.held.clone()).unwrap_or_default();
+        assert!(held.length >= from, "a hole in the history");
+        held.pages.truncate(from / PAGE);
+        held.length = to;
+        let mut hash = [0; 8];
+        for _ in from / PAGE..to / PAGE {
+            bytes.read_exact(&mut hash)?;
+            held.pages.push(u64::from_le_bytes(hash));
+        }
+        Ok(self.0.freeze(held))
+    }
+
+    fn read_state(&self, history: Arc<Frozen>, bytes: &mut dyn Read) -> io::Result<Arc<Frozen>> {
+        let (mut name, mut hash) = ([0; 4], [0; 8]);
+        bytes.read_exact(&mut name)?;
+        bytes.read_exact(&mut hash)?;
+        let (name, hash) = (u32::from_le_bytes(name), u64::from_le_bytes(hash));
+        Ok(self.0.freeze(Held { name, hash, ..history.held.clone() }))
     }
 }
 
@@ -297,10 +415,10 @@ pub(crate) fn prompt(name: u32, length: usize) -> Vec<u32> {
     std::iter::once(name).chain((1..length).map(|index| (mix(u64::from(name), index as u32) % 150) as u32)).collect()
 }
 
-/// All events until the end, without the progress of the prompt.
+/// All events until the end, without the progress before the first token.
 pub(crate) fn collect(mut reply: Reply) -> Vec<Event> {
     let events = std::iter::from_fn(|| reply.blocking_recv());
-    events.filter(|event| !matches!(event, Event::Prefill { .. })).collect()
+    events.filter(|event| !matches!(event, Event::Started { .. } | Event::Prefill { .. })).collect()
 }
 
 /// Tokens of the reply, and how it ended; panics if it failed.
@@ -326,11 +444,21 @@ pub(crate) fn failure(reply: Reply) -> String {
 
 /// The reply is what the definitions say.
 pub(crate) fn assert_expected(request: &Request, reply: Reply) {
+    let usage = assert_same(request, reply);
+    assert_eq!(usage.cached_tokens, 0);
+}
+
+/// As [`assert_expected`], with whatever cached.
+pub(crate) fn assert_same(request: &Request, mut reply: Reply) -> Usage {
+    let started = reply.blocking_recv();
+    let Some(Event::Started { cached_tokens }) = started else { panic!("{started:?}") };
     let (samples, reason, usage) = complete(reply);
     let (expected, expected_reason) = expected(request);
     assert_eq!(samples, expected);
     assert_eq!(reason, expected_reason);
     let stop = usize::from(reason == FinishReason::Stop);
     let prompt_tokens = request.prompt.len();
-    assert_eq!(usage, Usage { prompt_tokens, cached_tokens: 0, completion_tokens: samples.len() + stop });
+    assert_eq!(usage, Usage { prompt_tokens, cached_tokens, completion_tokens: samples.len() + stop });
+    assert!(cached_tokens < prompt_tokens);
+    usage
 }

@@ -1,0 +1,60 @@
+//! Snapshots as bytes, so that they outlive the process.
+
+use std::io::{self, Read, Write};
+
+/// One allocation that a snapshot holds. Snapshots that share it name it by the same `id`, so that whoever adds up
+/// what they hold counts it once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The same in every snapshot that holds the piece, and no other piece's as long as one of them lives.
+    pub id: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Turns snapshots into bytes and back, away from the thread that owns the backend.
+///
+/// A snapshot is written in two sections. The history is what grows with the tokens (keys and values): only the part
+/// after a parent, whose own file holds the rest. The state is what has one size at any length, and of a chain of files
+/// only the last one's is ever read back. What the bytes are is the implementation's business; they need no checksum,
+/// the caller has one.
+pub trait Archive<S>: Send + Sync + 'static {
+    /// Names the bytes' meaning: another format, version, model shape or numerical behaviour is another name.
+    fn format(&self) -> String;
+
+    /// Bytes of the history of tokens `from..to`.
+    fn history_bytes(&self, from: usize, to: usize) -> u64;
+
+    /// Bytes of the state.
+    fn state_bytes(&self) -> u64;
+
+    /// Bytes in memory of a snapshot of `length` tokens that shares nothing.
+    fn memory_bytes(&self, length: usize) -> u64;
+
+    /// Writes the history from token `from`, at most the snapshot's length, to its end:
+    /// [`history_bytes`](Self::history_bytes), exactly.
+    ///
+    /// # Errors
+    /// The writer's.
+    fn write_history(&self, snapshot: &S, from: usize, to: &mut dyn Write) -> io::Result<()>;
+
+    /// Writes the state: [`state_bytes`](Self::state_bytes), exactly.
+    ///
+    /// # Errors
+    /// The writer's.
+    fn write_state(&self, snapshot: &S, to: &mut dyn Write) -> io::Result<()>;
+
+    /// Reads the history of tokens `from..to` behind what `onto` holds, which are `from` tokens or more (those past `from`
+    /// are replaced), and `None` if `from` is 0. What comes of it has no state: it can be read onto, and be completed by
+    /// [`read_state`](Self::read_state), nothing else.
+    ///
+    /// # Errors
+    /// The reader's; [`io::ErrorKind::InvalidInput`] if `onto` is too short; [`io::ErrorKind::OutOfMemory`].
+    fn read_history(&self, onto: Option<&S>, from: usize, to: usize, bytes: &mut dyn Read) -> io::Result<S>;
+
+    /// Completes what [`read_history`](Self::read_history) gave.
+    ///
+    /// # Errors
+    /// The reader's; [`io::ErrorKind::OutOfMemory`].
+    fn read_state(&self, history: S, bytes: &mut dyn Read) -> io::Result<S>;
+}

@@ -1,0 +1,62 @@
+//! Who holds what: adds up pieces that several snapshots share, each once.
+
+use std::collections::HashMap;
+
+use lily_backend::Piece;
+
+/// Counts holders of pieces.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    holders: HashMap<u64, u32>,
+    bytes: u64,
+}
+
+impl Ledger {
+    /// Bytes of all pieces that somebody holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Somebody holds these.
+    pub(crate) fn add(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            let holders = self.holders.entry(piece.id).or_default();
+            *holders += 1;
+            if *holders == 1 {
+                self.bytes += piece.bytes;
+            }
+        }
+    }
+
+    /// Somebody who held these does no more; to be called while they still exist.
+    pub(crate) fn remove(&mut self, pieces: &[Piece]) {
+        for piece in pieces {
+            let Some(holders) = self.holders.get_mut(&piece.id) else { continue };
+            *holders -= 1;
+            if *holders == 0 {
+                self.holders.remove(&piece.id);
+                self.bytes -= piece.bytes;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_backend::Piece;
+
+    use super::Ledger;
+
+    #[test]
+    fn what_is_shared_counts_once() {
+        let piece = |id| Piece { id, bytes: 10 };
+        let mut ledger = Ledger::default();
+        ledger.add(&[piece(1), piece(2)]);
+        ledger.add(&[piece(2), piece(3)]);
+        assert_eq!(ledger.bytes(), 30);
+        ledger.remove(&[piece(1), piece(2)]);
+        assert_eq!(ledger.bytes(), 20);
+        ledger.remove(&[piece(2), piece(3)]);
+        assert_eq!((ledger.bytes(), ledger.holders.len()), (0, 0));
+    }
+}

@@ -1,0 +1,247 @@
+//! The prefix cache: what has been read once is not read again.
+//!
+//! A recurrent state cannot be cut back, so a sequence can only go on from a snapshot taken where it is to go on. The
+//! cache is a tree over runs of tokens whose nodes hold snapshots, in memory, on disk, or both; a request goes on from the
+//! deepest one that its prompt begins with. At least one token of the prompt is left to read, for its logits.
+//!
+//! # When snapshots are taken
+//! One at the 35B copies 61 MiB (about 10 ms, between two steps) and keeps them, so they are taken where they are likely
+//! to be of use, at most one for a sequence and a place, and none where there is one already:
+//! - before a message begins (a boundary token), [`spacing`](CacheOptions::spacing) tokens or more after the one before:
+//!   another conversation with the same system prompt goes on from there, and one that was edited;
+//! - before the last message begins, at any distance: the next turn may hold another text than was generated, thinking
+//!   that was left out for example, but agrees up to there;
+//! - every [`interval`](CacheOptions::interval) tokens, not within `spacing` of another place; of a prompt for which these
+//!   would take more than half of the memory, fewer, by doubling the interval;
+//! - before the last token of a prompt, if `spacing` or more after all others: for the same prompt once more;
+//! - where another request that waits for this one leaves it (see below);
+//! - at the end of a reply, or wherever a client left it: the state is there and costs nothing to keep.
+//!
+//! A backend whose results depend on how prompts are cut gets snapshots only at multiples of its chunk, and none of states
+//! that have read generated tokens: elsewhere a resumed sequence would be cut differently from a fresh one.
+//!
+//! # What they take
+//! [`bytes`](CacheOptions::bytes) bounds all pieces of memory that snapshots hold, each counted once, the runs of tokens,
+//! and what waits to be written to disk. Room is made before a snapshot is taken; the least recently used goes first.
+//!
+//! # Requests side by side
+//! A request whose prompt begins as that of one that is being read waits for it, if it saves `spacing` tokens, and goes on
+//! from the snapshot at the last place they share. It waits only for sequences that read; those never wait.
+//!
+//! # On disk
+//! A snapshot that is `spacing` tokens or more past the nearest one on disk is written, by a thread of its own, with only
+//! the keys and values since that one. What comes while several wait is not written, unless it is still the last one used when one of them is done. Files
+//! are removed least recently used first, never one that another builds on. `disk` has the format, `tier` the
+//! book-keeping.
+
+mod disk;
+mod ledger;
+mod options;
+mod stops;
+mod tier;
+mod tree;
+
+use std::collections::BTreeMap;
+
+use lily_backend::Piece;
+
+use ledger::Ledger;
+pub use options::{CacheOptions, CacheStats, DiskOptions};
+pub(crate) use stops::Places;
+use tier::{OnDisk, Tier};
+pub(crate) use tree::Id;
+use tree::Tree;
+
+/// A snapshot in memory.
+struct Held<S> {
+    snapshot: S,
+    pieces: Vec<Piece>,
+    /// Its place in the order of use.
+    used: u64,
+}
+
+/// What a node has; one or both.
+struct Entry<S> {
+    length: usize,
+    memory: Option<Held<S>>,
+    disk: Option<OnDisk>,
+}
+
+impl<S> Entry<S> {
+    fn new(length: usize) -> Self {
+        Self { length, memory: None, disk: None }
+    }
+}
+
+/// Where a prompt can go on.
+pub(crate) enum Found<S> {
+    /// Nowhere but at its beginning.
+    Nothing,
+    /// From a snapshot of so many tokens.
+    Memory(usize, S),
+    /// From a snapshot of so many tokens that has to be read first.
+    Disk(usize, Id),
+}
+
+impl<S> Found<S> {
+    /// Tokens that need not be read.
+    pub(crate) fn length(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Memory(length, _) | Self::Disk(length, _) => *length,
+        }
+    }
+}
+
+/// The cache; one thread owns it.
+pub(crate) struct Cache<S> {
+    options: CacheOptions,
+    /// Bytes that taking a snapshot allocates.
+    snapshot_bytes: u64,
+    tree: Tree<Entry<S>>,
+    ledger: Ledger,
+    /// Snapshots in memory, the least recently used first.
+    order: BTreeMap<u64, Id>,
+    clock: u64,
+    tier: Option<Tier<S>>,
+    stats: CacheStats,
+}
+
+impl<S: Clone + Send + Sync + 'static> Cache<S> {
+    pub(crate) fn new(options: CacheOptions, snapshot_bytes: u64) -> Self {
+        Self {
+            options,
+            snapshot_bytes,
+            tree: Tree::new(),
+            ledger: Ledger::default(),
+            order: BTreeMap::new(),
+            clock: 0,
+            tier: None,
+            stats: CacheStats::default(),
+        }
+    }
+
+    /// Bytes that its memory takes.
+    fn bytes(&self) -> u64 {
+        self.ledger.bytes() + self.tree.bytes()
+    }
+
+    pub(crate) fn stats(&self) -> CacheStats {
+        let mut stats = CacheStats { snapshots: self.order.len(), bytes: self.bytes(), ..self.stats };
+        if let Some(tier) = &self.tier {
+            tier.count(&mut stats);
+        }
+        stats
+    }
+
+    /// The best place for a prompt to go on from; one on disk only if that `may_read`.
+    pub(crate) fn find(&mut self, prompt: &[u32], may_read: bool) -> Found<S> {
+        let path = self.tree.path(&prompt[..prompt.len() - 1]);
+        let deepest = |which: &dyn Fn(&Entry<S>) -> bool| {
+            let entries = path.iter().rev().filter_map(|&id| Some((id, self.tree.get(id)?)));
+            entries.filter(|(_, entry)| which(entry)).map(|(id, entry)| (entry.length, id)).next()
+        };
+        let memory = deepest(&|entry| entry.memory.is_some());
+        let disk = deepest(&|entry| may_read && self.readable(entry));
+        match (memory, disk) {
+            (memory, Some((length, id))) if length >= memory.map_or(0, |(length, _)| length) + self.options.spacing => {
+                Found::Disk(length, id)
+            }
+            (Some((length, id)), _) => {
+                self.touch(id);
+                match self.tree.get(id).and_then(|entry| entry.memory.as_ref()) {
+                    Some(held) => Found::Memory(length, held.snapshot.clone()),
+                    None => Found::Nothing,
+                }
+            }
+            (None, _) => Found::Nothing,
+        }
+    }
+
+    /// Counts a request that began with `cached` tokens of its prompt read.
+    pub(crate) fn began(&mut self, cached: usize) {
+        if cached > 0 {
+            self.stats.hits += 1;
+        } else {
+            self.stats.misses += 1;
+        }
+        self.stats.cached_tokens += cached as u64;
+    }
+
+    /// Whether a snapshot after these tokens is worth taking; if so, there is room for it.
+    pub(crate) fn wants(&mut self, tokens: &[u32]) -> bool {
+        if self.snapshot_bytes > self.options.bytes || tokens.is_empty() {
+            return false;
+        }
+        let held = self.tree.find(tokens).filter(|&id| self.tree.get(id).is_some_and(|entry| entry.memory.is_some()));
+        if let Some(id) = held {
+            self.touch(id);
+            self.keep_on_disk(id, tokens);
+            return false;
+        }
+        self.make_room(self.snapshot_bytes);
+        true
+    }
+
+    /// Keeps a snapshot of these tokens, of which there is at least one.
+    pub(crate) fn insert(&mut self, tokens: &[u32], snapshot: S, pieces: Vec<Piece>) {
+        if pieces.iter().map(|piece| piece.bytes).sum::<u64>() > self.options.bytes {
+            return;
+        }
+        let id = self.tree.insert(tokens, Entry::new(tokens.len()));
+        self.hold(id, snapshot, pieces);
+        self.keep_on_disk(id, tokens);
+        self.make_room(0);
+    }
+
+    /// Puts a snapshot in memory, unless there is one.
+    fn hold(&mut self, id: Id, snapshot: S, pieces: Vec<Piece>) {
+        let used = self.tick();
+        let Some(entry) = self.tree.get_mut(id).filter(|entry| entry.memory.is_none()) else { return };
+        self.ledger.add(&pieces);
+        entry.memory = Some(Held { snapshot, pieces, used });
+        self.order.insert(used, id);
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Makes a node the most recently used one, of those in memory and of those on disk.
+    fn touch(&mut self, id: Id) {
+        let now = self.tick();
+        if let Some(held) = self.tree.get_mut(id).and_then(|entry| entry.memory.as_mut()) {
+            self.order.remove(&held.used);
+            held.used = now;
+            self.order.insert(now, id);
+        }
+        self.touch_on_disk(id);
+    }
+
+    /// Lets snapshots go until so many bytes more fit, or none is left.
+    fn make_room(&mut self, bytes: u64) {
+        while self.bytes() + bytes > self.options.bytes
+            && let Some((_, id)) = self.order.pop_first()
+        {
+            self.stats.evictions += 1;
+            self.let_go(id);
+        }
+    }
+
+    /// Drops the snapshot of a node, which is out of the order already.
+    fn let_go(&mut self, id: Id) {
+        let Some(entry) = self.tree.get_mut(id) else { return };
+        if let Some(held) = entry.memory.take() {
+            self.ledger.remove(&held.pieces);
+        }
+        self.forget_if_empty(id);
+    }
+
+    /// Takes a node out of the tree that has nothing any more.
+    fn forget_if_empty(&mut self, id: Id) {
+        if self.tree.get(id).is_some_and(|entry| entry.memory.is_none() && entry.disk.is_none()) {
+            self.tree.remove(id);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The second tier.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lily_engine::{CacheOptions, DiskOptions, Engine, Options, Request, Stats};
+
+use crate::scripted::{Script, assert_same, options, prompt};
+
+/// Everything is kept, in memory and on disk.
+fn at(directory: &Path) -> Options {
+    let disk = DiskOptions { directory: directory.to_owned(), bytes: 1 << 20, model: b"model".to_vec() };
+    let cache = CacheOptions { interval: 100, spacing: 20, disk: Some(disk), ..CacheOptions::new(1 << 20) };
+    Options { cache, ..options() }
+}
+
+fn with_disk(options: Options, change: impl FnOnce(&mut DiskOptions)) -> Options {
+    let mut options = options;
+    change(options.cache.disk.as_mut().expect("there is one"));
+    options
+}
+
+/// One process's life: asks for these prompts one after the other; tells what was cached of each, and the counts.
+fn life(options: Options, prompts: &[Vec<u32>]) -> (Vec<usize>, Stats) {
+    let engine = Script::default().engine(options);
+    let cached = prompts.iter().map(|prompt| ask(&engine, prompt)).collect();
+    engine.shutdown();
+    engine.join();
+    (cached, engine.stats())
+}
+
+fn ask(engine: &Engine, prompt: &[u32]) -> usize {
+    let request = Request::new(prompt.to_vec(), 3);
+    let cached = assert_same(&request, engine.submit(request.clone()).expect("valid")).cached_tokens;
+    while engine.stats().cache.disk_waiting > 0 {
+        thread::sleep(Duration::from_micros(200));
+    }
+    cached
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<PathBuf> =
+        entries.filter(|path| path.extension().is_some_and(|end| end == "lilysnap")).collect();
+    files.sort();
+    files
+}
+
+/// Prompts that leave a chain of seven files: of 100, 129, 200, 259, 300, 389 and 519 tokens.
+fn chain() -> Vec<Vec<u32>> {
+    [130, 260, 390, 520].map(|length| prompt(3, length)).to_vec()
+}
+
+#[test]
+fn is_found_again_after_a_restart() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_, stats) = life(at(directory.path()), &chain());
+    assert_eq!((stats.cache.disk_snapshots, stats.cache.disk_writes, files(directory.path()).len()), (7, 7, 7));
+    let (cached, stats) = life(at(directory.path()), &[prompt(3, 519), prompt(3, 519), prompt(4, 30)]);
+    assert_eq!(cached, [389, 518, 0]);
+    assert_eq!((stats.cache.disk_reads, stats.cache.disk_errors), (1, 0));
+    assert_eq!(stats.prefilled_tokens, 130 + 1 + 30);
+}
+
+/// A file holds only what its parent's does not.
+#[test]
+fn a_chain_is_written_once() {
+    let directory = tempfile::tempdir().expect("a directory");
+    life(at(directory.path()), &chain());
+    let bytes: u64 = files(directory.path()).iter().map(|file| fs::metadata(file).expect("a file").len()).sum();
+    let count = files(directory.path()).len() as u64;
+    // Tokens and page hashes of the longest once, and what each file has anyway: 140 + 3 x 32 of header and sums, 12 of
+    // state; a page that a parent ends in is in both.
+    assert!(bytes <= 525 * 4 + (525 / 64 + count) * 8 + count * (140 + 96 + 12), "{bytes} in {count}");
+}
+
+/// Another model, another format, another file by the same name: none is taken for ours.
+#[test]
+fn what_is_another_models_is_not_used_and_goes_first() {
+    let directory = tempfile::tempdir().expect("a directory");
+    life(at(directory.path()), &chain());
+    let theirs = files(directory.path());
+    let other = |bytes| with_disk(at(directory.path()), |disk| (disk.model, disk.bytes) = (b"other".to_vec(), bytes));
+    let (cached, stats) = life(other(1 << 20), &[prompt(3, 350), prompt(3, 519)]);
+    assert_eq!(cached, [0, 349]);
+    assert!(stats.cache.disk_bytes > 0);
+    assert!(theirs.iter().all(|file| file.exists()), "there is room for both");
+    let (cached, _) = life(other(4000), &[prompt(3, 519)]);
+    assert_eq!(cached, [518]);
+    assert!(theirs.iter().any(|file| !file.exists()), "room had to be made");
+    let size: u64 = files(directory.path()).iter().map(|file| fs::metadata(file).expect("a file").len()).sum();
+    assert!(size <= 4000, "{size}");
+}
+
+#[test]
+fn files_that_are_not_ours_stay() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let note = directory.path().join("note.txt");
+    fs::write(&note, "mine").expect("written");
+    let bad = ["00.lilysnap", "x.lilysnap", "77.lilysnap.tmp"].map(|name| directory.path().join(name));
+    bad.iter().for_each(|file| fs::write(file, "LILYSNAP and nothing sound").expect("written"));
+    let (cached, stats) = life(at(directory.path()), &[prompt(3, 150)]);
+    assert_eq!((cached[0], stats.cache.disk_errors), (0, 2), "an unfinished one is no damage");
+    assert!(note.exists());
+    assert!(bad.iter().all(|file| !file.exists()));
+}
+
+/// A byte of any file is changed, or its end cut off: the replies are right, what is damaged goes, the rest serves on.
+#[test]
+fn damage_costs_no_more_than_the_files_it_is_in() {
+    let directory = tempfile::tempdir().expect("a directory");
+    life(at(directory.path()), &chain());
+    let sound: Vec<(PathBuf, Vec<u8>)> =
+        files(directory.path()).into_iter().map(|file| (file.clone(), fs::read(file).expect("a file"))).collect();
+    for (victim, bytes) in &sound {
+        // Magic, version, fingerprint, key, parent, from, length, sizes, tokens, header sum, history, its sum, state, its sum.
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes")) as usize;
+        let (from, length, history) = (number(108), number(116), number(124));
+        let body = 140 + (length - from) * 4;
+        let state = body + 32 + history + 32;
+        let places = [0, 9, 20, 50, 80, 108, 117, 125, 133, 141, body, body + 32, state - 32, state, state + 12];
+        let cuts = [0, 7, 139, 150, body + 5, state - 1, bytes.len() - 1];
+        let damages = places.map(|place| {
+            let mut bytes = bytes.clone();
+            bytes[place] ^= 0x10;
+            bytes
+        });
+        for damaged in damages.into_iter().chain(cuts.map(|cut| bytes[..cut].to_vec())) {
+            for (file, bytes) in &sound {
+                fs::write(file, bytes).expect("written");
+            }
+            fs::write(victim, &damaged).expect("written");
+            // What needs this very file.
+            let needs = || prompt(3, length + 1);
+            let (cached, stats) = life(at(directory.path()), &[needs(), needs()]);
+            assert!(cached[0] <= from && cached[1] == length, "{cached:?} of {length}");
+            assert_ne!(fs::read(victim).ok().as_ref(), Some(&damaged), "it is still there");
+            assert!(stats.cache.disk_errors >= 1);
+        }
+    }
+}
+
+/// Files vanish while they are in use.
+#[test]
+fn a_file_that_is_gone_is_read_anew() {
+    let directory = tempfile::tempdir().expect("a directory");
+    life(at(directory.path()), &chain());
+    let engine = Script::default().engine(at(directory.path()));
+    // Starting means scanning; then they go.
+    ask(&engine, &prompt(9, 30));
+    files(directory.path()).iter().for_each(|file| fs::remove_file(file).expect("removed"));
+    assert_eq!(ask(&engine, &prompt(3, 519)), 0);
+    assert_eq!(ask(&engine, &prompt(3, 519)), 518);
+}
+
+#[test]
+fn the_cap_holds_and_the_least_recently_used_goes_first() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let small = || with_disk(at(directory.path()), |disk| disk.bytes = 6000);
+    let size = || files(directory.path()).iter().map(|file| fs::metadata(file).expect("a file").len()).sum::<u64>();
+    for round in 0..20 {
+        // The first is asked for in every life, the others once.
+        let (cached, stats) = life(small(), &[prompt(1, 130), prompt(2 + round, 130), prompt(30 + round, 130)]);
+        assert_eq!(cached, [if round == 0 { 0 } else { 129 }, 0, 0], "life {round}");
+        assert!(size() <= 6000 && stats.cache.disk_bytes <= 6000, "{} in life {round}", size());
+        assert_eq!(stats.cache.disk_errors, 0);
+    }
+}
+
+/// Two processes do not share a directory; the second serves without.
+#[test]
+fn a_directory_in_use_is_left_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let first = Script::default().engine(at(directory.path()));
+    ask(&first, &prompt(3, 150));
+    let (cached, stats) = life(at(directory.path()), &[prompt(3, 150), prompt(3, 150)]);
+    assert_eq!(cached, [0, 149]);
+    assert_eq!((stats.cache.disk_snapshots, stats.cache.disk_writes), (0, 0));
+}
+
+#[test]
+fn a_directory_that_cannot_be_had_costs_only_the_tier() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let (cached, _) = life(at(file.path()), &[prompt(3, 150), prompt(3, 150)]);
+    assert_eq!(cached, [0, 149]);
+}
+
+const CHILD: &str = "LILY_ENGINE_TEST_CHILD";
+
+/// What the killed process does: asks and asks, so that it writes all the time.
+#[test]
+fn child() {
+    let Some(directory) = std::env::var_os(CHILD) else { return };
+    let small = with_disk(at(Path::new(&directory)), |disk| disk.bytes = 60_000);
+    let engine = Script::default().engine(small);
+    let seed = std::process::id();
+    for number in 0.. {
+        ask(&engine, &prompt((seed + number) % 150, 150 + number as usize % 400));
+    }
+}
+
+/// Killed at any moment, again and again: what is there serves the next process, and nothing damaged is ever taken.
+#[test]
+fn a_kill_at_any_moment_leaves_a_usable_cache() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = std::env::current_exe().expect("this program");
+    for round in 0..25 {
+        let mut child = Command::new(&program)
+            .args(["--exact", "disk::child", "--nocapture"])
+            .env(CHILD, directory.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a child");
+        // Wait until it writes, then kill it a little later.
+        let before = files(directory.path());
+        let started = Instant::now();
+        while files(directory.path()) == before && started.elapsed() < Duration::from_secs(20) {
+            thread::sleep(Duration::from_micros(500));
+        }
+        thread::sleep(Duration::from_micros(round * 700));
+        child.kill().expect("killed");
+        child.wait().expect("it ended");
+        let left = files(directory.path());
+        assert!(!left.is_empty());
+        let (cached, stats) = life(with_disk(at(directory.path()), |disk| disk.bytes = 60_000), &[prompt(7, 200)]);
+        // Only what was being written is lost.
+        assert_eq!(stats.cache.disk_errors, 0, "{:?}", stats.cache);
+        assert!(stats.cache.disk_snapshots + 4 >= left.len(), "{} of {}", stats.cache.disk_snapshots, left.len());
+        assert!(round == 0 || cached[0] > 0, "round {round}");
+    }
+}
