@@ -102,6 +102,7 @@ def test_reasoning_is_apart_from_content(client):
     assert message.reasoning_content
     assert message.content == "38 + 57 = 95"
     assert "think>" not in message.reasoning_content + message.content
+    assert message.reasoning == message.reasoning_content, "both names that clients know"
 
     chunks = list(client.chat.completions.create(**question, stream=True))
     assert joined(chunks, "reasoning_content") == message.reasoning_content
@@ -200,6 +201,12 @@ def test_longest_reply(client, name):
     assert reply.usage.completion_tokens == 5
 
 
+def test_more_than_the_context_is_what_it_leaves(client):
+    """Agents always ask for 32,000 tokens or more."""
+    reply = ask(client, NORWAY, max_completion_tokens=10**12)
+    assert (reply.choices[0].message.content, reply.choices[0].finish_reason) == (OSLO, "stop")
+
+
 def test_logit_bias(client):
     what = {"440": 100}  # the token "What"
     assert ask(client, NORWAY, max_completion_tokens=1).choices[0].message.content == "The"
@@ -252,7 +259,9 @@ def test_a_plain_request_cut_by_the_client_ends_its_generation(client, server):
         ({"top_p": 1.5}, "top_p"),
         ({"n": 0}, "n"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
-        ({"max_completion_tokens": 10**12}, "max_completion_tokens"),
+        ({"reasoning_effort": "extreme"}, "reasoning_effort"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "a>b"}}]}, "tools[0].function.name"),
         ({"stop": [1]}, "stop[0]"),
         ({"seed": "one"}, "seed"),
         ({"logit_bias": {"999999": 1}}, "logit_bias.999999"),

@@ -3,22 +3,27 @@
 //!
 //! Towards the model: [`ChatTemplate`] renders messages with the checkpoint's own Jinja template, [`Tokenizer`] turns
 //! the prompt into ids. Back from it: [`Detokenizer`] gives complete characters, [`StopStrings`] ends the text at the
-//! caller's stop strings, [`ReasoningSplitter`] tells reasoning from content. The last three work on a stream, and
-//! the way a text is cut into pushes never changes what comes out.
+//! caller's stop strings, [`ReplyParser`] tells reasoning, content and tool calls apart. The last three work on a
+//! stream, and the way a text is cut into pushes never changes what comes out.
 
 mod detokenizer;
 mod json;
+mod late_system;
 mod messages;
 mod pretokenizer;
 mod python;
 mod reasoning;
+mod reply;
 mod stop;
 mod template;
 pub mod tiktoken;
 mod tokenizer;
+mod tools;
 
 pub use detokenizer::Detokenizer;
 pub use reasoning::{Piece, ReasoningSplitter, begins_in_reasoning};
+pub use reply::ReplyParser;
 pub use stop::{EmptyStopString, StopStrings, Stopped};
 pub use template::{ChatTemplate, Prompt, TemplateError};
 pub use tokenizer::{Tokenizer, TokenizerError};
+pub use tools::{CallOptions, CallParser, ReplyEvent, ToolSet};

@@ -1,5 +1,10 @@
 //! Telling a reply's reasoning from its content while it streams.
 
+use std::sync::Arc;
+
+use crate::ToolSet;
+use crate::tools::{Found, call_in_reasoning};
+
 const OPEN: &str = "<think>";
 const CLOSE: &str = "</think>";
 
@@ -24,7 +29,7 @@ pub fn begins_in_reasoning(prompt: &str) -> bool {
 ///   markers are content: what the model writes about its own markup is text.
 /// - Reasoning is given without newlines at its ends, content after reasoning without newlines at its beginning.
 ///   Newlines inside are kept, so those that may yet be the end are held back until more text comes.
-/// - Without `</think>` everything is reasoning.
+/// - Without `</think>` everything is reasoning, unless [calls end it](Self::ended_by_calls).
 ///
 /// How the text is cut into pushes makes no difference to the pieces joined, and the time is linear in the text.
 #[derive(Clone, Debug)]
@@ -34,6 +39,11 @@ pub struct ReasoningSplitter {
     newlines: String,
     /// Bytes of the place's tag that the text so far ends with.
     matched: usize,
+    /// The functions whose calls end reasoning.
+    tools: Option<Arc<ToolSet>>,
+    /// The text of [`Place::MaybeCall`].
+    held: String,
+    ended_by_a_call: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +52,8 @@ enum Place {
     Start(bool),
     /// In reasoning; true once some of its text was given out, so that newlines count.
     Reasoning(bool),
+    /// In reasoning that goes on with what may be a call.
+    MaybeCall,
     /// After `</think>`, before the first character that is no newline.
     Gap,
     Content,
@@ -50,17 +62,48 @@ enum Place {
 impl ReasoningSplitter {
     /// A splitter for a reply that begins inside reasoning or not; see [`begins_in_reasoning`].
     pub fn new(begins_in_reasoning: bool) -> Self {
-        Self { place: Place::Start(begins_in_reasoning), newlines: String::new(), matched: 0 }
+        Self {
+            place: Place::Start(begins_in_reasoning),
+            newlines: String::new(),
+            matched: 0,
+            tools: None,
+            held: String::new(),
+            ended_by_a_call: false,
+        }
+    }
+
+    /// Lets a call to one of these functions end reasoning that was not closed; with it the content begins.
+    #[must_use]
+    pub fn ended_by_calls(self, tools: Arc<ToolSet>) -> Self {
+        Self { tools: Some(tools), ..self }
+    }
+
+    /// Whether a call has ended the reasoning.
+    #[must_use]
+    pub fn ended_by_a_call(&self) -> bool {
+        self.ended_by_a_call
+    }
+
+    /// Whether the first of the content has come.
+    #[must_use]
+    pub fn is_past_reasoning(&self) -> bool {
+        self.place == Place::Content
     }
 
     /// Takes the next piece of the reply; gives what is certain.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         let mut pieces = Vec::new();
+        self.read(text, &mut pieces);
+        pieces
+    }
+
+    fn read(&mut self, text: &str, pieces: &mut Vec<Piece>) {
         let mut rest = text;
         while !rest.is_empty() {
             rest = match self.place {
-                Place::Start(in_reasoning) => self.start(in_reasoning, rest, &mut pieces),
-                Place::Reasoning(started) => self.reasoning(started, rest, &mut pieces),
+                Place::Start(in_reasoning) => self.start(in_reasoning, rest, pieces),
+                Place::Reasoning(started) => self.reasoning(started, rest, pieces),
+                Place::MaybeCall => self.maybe_call(rest, pieces),
                 Place::Gap => {
                     let content = rest.trim_start_matches(is_newline);
                     if !content.is_empty() {
@@ -69,12 +112,11 @@ impl ReasoningSplitter {
                     content
                 }
                 Place::Content => {
-                    give(&mut pieces, Piece::Content, &[rest]);
+                    give(pieces, Piece::Content, &[rest]);
                     ""
                 }
             };
         }
-        pieces
     }
 
     /// Ends the reply: gives what was held back and turned out to be text.
@@ -85,6 +127,10 @@ impl ReasoningSplitter {
         }
         if matches!(self.place, Place::Reasoning(_)) && self.matched > 0 {
             self.give_reasoning(&CLOSE[..self.matched], &mut pieces);
+        }
+        if self.place == Place::MaybeCall {
+            let held = std::mem::take(&mut self.held);
+            self.give_reasoning(&held, &mut pieces);
         }
         self.newlines.clear();
         self.matched = 0;
@@ -115,11 +161,8 @@ impl ReasoningSplitter {
         let held = &OPEN[..self.matched];
         if in_reasoning {
             self.enter(Place::Reasoning(false));
-            // "<" may also begin "</think>".
-            let mut rest = held;
-            while !rest.is_empty() {
-                rest = self.reasoning(false, rest, pieces);
-            }
+            // "<" may also begin "</think>" or a call.
+            self.read(held, pieces);
         } else {
             give(pieces, Piece::Content, &[&self.newlines, held]);
             self.enter(Place::Content);
@@ -131,6 +174,12 @@ impl ReasoningSplitter {
         if self.matched > 0 {
             let Some(rest) = self.advance(CLOSE, text) else {
                 // "<" occurs only at the tag's beginning, so no other occurrence can begin inside what was held.
+                if self.matched == 1 && self.tools.is_some() {
+                    self.matched = 0;
+                    self.place = Place::MaybeCall;
+                    self.held.push('<');
+                    return text;
+                }
                 self.give_reasoning(&CLOSE[..self.matched], pieces);
                 self.matched = 0;
                 return text;
@@ -152,6 +201,26 @@ impl ReasoningSplitter {
         } else {
             text.trim_start_matches(is_newline)
         }
+    }
+
+    /// Takes the next character of what may be a call; returns what is left.
+    fn maybe_call<'t>(&mut self, text: &'t str, pieces: &mut Vec<Piece>) -> &'t str {
+        let end = text.chars().next().map_or(0, char::len_utf8);
+        self.held.push_str(&text[..end]);
+        match self.tools.as_ref().map_or(Found::No, |tools| call_in_reasoning(&self.held, tools)) {
+            Found::Maybe => {}
+            Found::Yes(()) => {
+                self.ended_by_a_call = true;
+                self.enter(Place::Content);
+                give(pieces, Piece::Content, &[&std::mem::take(&mut self.held)]);
+            }
+            Found::No => {
+                let held = std::mem::take(&mut self.held);
+                self.give_reasoning("<", pieces);
+                self.read(&held[1..], pieces);
+            }
+        }
+        &text[end..]
     }
 
     fn give_reasoning(&mut self, text: &str, pieces: &mut Vec<Piece>) {

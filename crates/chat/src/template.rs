@@ -4,6 +4,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
+use crate::late_system::StandIns;
 use crate::{messages, python};
 
 /// What a template renders.
@@ -101,14 +102,27 @@ impl ChatTemplate {
     /// The prompt's text.
     ///
     /// Before rendering, `developer` becomes `system`, leading system messages are merged into one, `reasoning` becomes
-    /// `reasoning_content`, and tool calls' `arguments` given as JSON strings become objects.
+    /// `reasoning_content`, and tool calls' `arguments` given as JSON strings become objects. A system message that the
+    /// template refuses for its place is written in its place all the same.
     ///
     /// # Errors
     /// All but [`TemplateError::Syntax`] and [`TemplateError::Config`]; each is the fault of the prompt.
     pub fn render(&self, prompt: &Prompt) -> Result<String, TemplateError> {
+        let mut messages = messages::prepare(&prompt.messages)?;
+        match self.render_messages(prompt, &messages) {
+            Err(error @ (TemplateError::Raised(_) | TemplateError::Failed(_))) => {
+                let Some(stand_ins) = StandIns::put_in(&mut messages) else { return Err(error) };
+                let text = self.render_messages(prompt, &messages)?;
+                stand_ins.replace(&text).ok_or(error)
+            }
+            result => result,
+        }
+    }
+
+    fn render_messages(&self, prompt: &Prompt, messages: &[Value]) -> Result<String, TemplateError> {
         let mut context = self.special_tokens.clone();
         context.extend(prompt.kwargs.clone());
-        context.insert("messages".into(), messages::prepare(&prompt.messages)?.into());
+        context.insert("messages".into(), messages.into());
         let tools = if prompt.tools.is_empty() { Value::Null } else { prompt.tools.clone().into() };
         context.insert("tools".into(), tools);
         context.insert("documents".into(), Value::Null);

@@ -1,22 +1,11 @@
 //! The streaming parts against the same work done on the whole text, however it is cut.
 
 mod common;
+mod cuts;
 
+use cuts::{cut, places};
 use lily_chat::{Detokenizer, EmptyStopString, Piece, ReasoningSplitter, StopStrings, begins_in_reasoning};
 use proptest::prelude::*;
-
-/// `text` cut at some of its characters.
-fn cut<'t>(text: &'t str, places: &[prop::sample::Index]) -> Vec<&'t str> {
-    let bounds: Vec<usize> = text.char_indices().map(|(index, _)| index).chain([text.len()]).collect();
-    let mut ends: Vec<usize> = places.iter().map(|place| *place.get(&bounds)).chain([text.len()]).collect();
-    ends.sort_unstable();
-    let mut start = 0;
-    ends.into_iter().map(|end| &text[std::mem::replace(&mut start, end)..end]).collect()
-}
-
-fn places() -> impl Strategy<Value = Vec<prop::sample::Index>> {
-    prop::collection::vec(any::<prop::sample::Index>(), 0..20)
-}
 
 /// Reasoning and content, each joined.
 fn split(begins: bool, pushes: &[&str]) -> (String, String) {

@@ -1,8 +1,9 @@
 //! The answer to a request, as one JSON or as a stream: what the endpoints have in common.
 
 use crate::error::ApiError;
-use crate::generate::{Counts, End, Generation};
+use crate::generate::{Counts, End, Generation, Reason};
 use crate::params::Parameters;
+use crate::reply::Reply;
 use crate::shared::{Shared, now};
 use crate::stream;
 use crate::text::Delta;
@@ -10,7 +11,7 @@ use crate::usage::Usage;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
-use lily_engine::{Engine, FinishReason};
+use lily_engine::Engine;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -68,13 +69,13 @@ impl Answer {
 /// How an endpoint writes a choice.
 pub(crate) trait Shape: Send + 'static {
     /// The whole of choice `index`.
-    fn whole(&mut self, index: usize, text: Delta, reason: FinishReason) -> Value;
+    fn whole(&mut self, index: usize, reply: Reply, reason: Reason) -> Value;
     /// What opens choice `index` in a stream, before its first token.
     fn opening(&mut self, index: usize) -> Option<Value>;
-    /// More text of choice `index` in a stream, in the order of the chunks that bear it.
+    /// More of choice `index` in a stream, in the order of the chunks that bear it.
     fn more(&mut self, index: usize, delta: Delta) -> Vec<Value>;
     /// The end of choice `index` in a stream.
-    fn end(&mut self, index: usize, reason: FinishReason) -> Value;
+    fn end(&mut self, index: usize, reason: Reason) -> Value;
 }
 
 /// Runs the choices and answers with them.
@@ -102,9 +103,10 @@ pub(crate) async fn answer(
 }
 
 /// OpenAI's name of a reason.
-pub(crate) fn reason_name(reason: FinishReason) -> &'static str {
+pub(crate) fn reason_name(reason: Reason) -> &'static str {
     match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
+        Reason::Stop => "stop",
+        Reason::Length => "length",
+        Reason::ToolCalls => "tool_calls",
     }
 }

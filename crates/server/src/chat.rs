@@ -3,18 +3,20 @@
 use crate::answer::{Answer, answer};
 use crate::body;
 use crate::chat_shape::ChatShape;
+use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::generate::Counts;
-use crate::messages::{read_messages, read_tools};
+use crate::messages::read_messages;
 use crate::params::{MAX_TOP_LOGPROBS, Parameters};
 use crate::shared::Shared;
-use crate::submit::{Job, encode, submit};
+use crate::submit::{Job, submit};
+use crate::thinking::template_kwargs;
+use crate::tools::Tools;
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use lily_chat::{Prompt, TemplateError, begins_in_reasoning};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::sync::Arc;
 
 pub(crate) async fn handle(
@@ -28,7 +30,7 @@ pub(crate) async fn handle(
     let choices = submit(&shared, &job, "messages", &counts)?;
     let tokenizer = job.top_logprobs.map(|_| Arc::clone(&shared.tokenizer));
     let kind = if job.parameters.stream { "chat.completion.chunk" } else { "chat.completion" };
-    answer(choices, ChatShape::new(tokenizer), Answer::new(&shared, "chatcmpl", kind, counts), &job.parameters).await
+    answer(choices, ChatShape::new(tokenizer), Answer::new(&shared, "chatcmpl-", kind, counts), &job.parameters).await
 }
 
 /// From the JSON to the prompt's tokens.
@@ -39,18 +41,17 @@ fn read(mut request: Value, shared: &Shared) -> Result<Job, ApiError> {
     let parameters = Parameters::read(&fields, &shared.limits)?;
     let top_logprobs = top_logprobs(&fields)?;
     response_format(&fields)?;
-    let prompt = Prompt {
+    let conversation = Conversation {
         messages: match messages {
             None | Some(Value::Null) => return Err(ApiError::parameter("messages", "'messages' is missing.")),
             Some(messages) => read_messages(messages)?,
         },
-        tools: read_tools(&fields)?,
-        add_generation_prompt: true,
+        tools: Tools::read(&fields)?,
         kwargs: template_kwargs(&fields)?,
+        id_prefix: "call_",
     };
-    let text = shared.template.render(&prompt).map_err(template_error)?;
-    let tokens = encode(&shared.tokenizer, &shared.limits, &text, "messages")?;
-    Ok(Job { prompts: vec![tokens], parameters, top_logprobs, reasoning: Some(begins_in_reasoning(&text)) })
+    let (prompt, reading) = conversation.into_prompt(shared)?;
+    Ok(Job { prompts: vec![prompt], parameters, top_logprobs, reading })
 }
 
 fn top_logprobs(request: &Fields<'_>) -> Result<Option<usize>, ApiError> {
@@ -69,38 +70,6 @@ fn response_format(request: &Fields<'_>) -> Result<(), ApiError> {
             let message =
                 format!("'response_format.type' is {}; only \"text\" is supported yet.", fields::quoted(kind));
             Err(ApiError::parameter("response_format.type", message).quoting_prompt())
-        }
-    }
-}
-
-/// What the template gets beyond messages and tools. The most particular way to say a thing wins.
-fn template_kwargs(request: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
-    let mut kwargs = Map::new();
-    if request.string("reasoning_effort")? == Some("none") {
-        kwargs.insert("enable_thinking".into(), false.into());
-    }
-    if let Some(thinking) = request.boolean("enable_thinking")? {
-        kwargs.insert("enable_thinking".into(), thinking.into());
-    }
-    if let Some(given) = request.object("chat_template_kwargs")? {
-        given.boolean("enable_thinking")?;
-        let given = given.entries().filter(|(_, value)| !value.is_null());
-        kwargs.extend(given.map(|(name, value)| (name.clone(), value.clone())));
-    }
-    Ok(kwargs)
-}
-
-fn template_error(error: TemplateError) -> ApiError {
-    let text = error.to_string();
-    match error {
-        TemplateError::Syntax(_) | TemplateError::Config(_) => ApiError::internal(text),
-        TemplateError::Raised(_) | TemplateError::Failed(_) => ApiError::parameter("messages", text).quoting_prompt(),
-        TemplateError::Message { message, .. } => {
-            ApiError::parameter(format!("messages[{message}]"), text).quoting_prompt()
-        }
-        TemplateError::Arguments { message, call, .. } => {
-            ApiError::parameter(format!("messages[{message}].tool_calls[{call}].function.arguments"), text)
-                .quoting_prompt()
         }
     }
 }

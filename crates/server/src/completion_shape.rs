@@ -1,10 +1,11 @@
 //! Choices as the completions endpoint writes them.
 
 use crate::answer::{Shape, reason_name};
+use crate::generate::Reason;
 use crate::logprobs;
+use crate::reply::Reply;
 use crate::text::Delta;
 use lily_chat::Tokenizer;
-use lily_engine::FinishReason;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -24,20 +25,21 @@ impl CompletionShape {
         Self { tokenizer, echo, offsets }
     }
 
-    fn choice(&mut self, index: usize, delta: &Delta, text: &str, reason: Option<FinishReason>) -> Value {
+    /// `text`: what is written, which is the `reply`'s own but for an echo.
+    fn choice(&mut self, index: usize, reply: &Reply, text: &str, reason: Option<Reason>) -> Value {
         let logprobs = match &self.tokenizer {
-            Some(tokenizer) => logprobs::completion(tokenizer, &delta.tokens, self.offsets[index], &delta.content),
+            Some(tokenizer) => logprobs::completion(tokenizer, &reply.tokens, self.offsets[index], &reply.content),
             None => Value::Null,
         };
-        self.offsets[index] += delta.content.chars().count();
+        self.offsets[index] += reply.content.chars().count();
         json!({"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason.map(reason_name)})
     }
 }
 
 impl Shape for CompletionShape {
-    fn whole(&mut self, index: usize, text: Delta, reason: FinishReason) -> Value {
-        let whole = std::mem::take(&mut self.echo[index]) + &text.content;
-        self.choice(index, &text, &whole, Some(reason))
+    fn whole(&mut self, index: usize, reply: Reply, reason: Reason) -> Value {
+        let whole = std::mem::take(&mut self.echo[index]) + &reply.content;
+        self.choice(index, &reply, &whole, Some(reason))
     }
 
     fn opening(&mut self, index: usize) -> Option<Value> {
@@ -46,13 +48,15 @@ impl Shape for CompletionShape {
     }
 
     fn more(&mut self, index: usize, delta: Delta) -> Vec<Value> {
-        if !delta.has_text() && self.tokenizer.is_none() {
+        if delta.events.is_empty() && self.tokenizer.is_none() {
             return Vec::new();
         }
-        vec![self.choice(index, &delta, &delta.content, None)]
+        let mut piece = Reply { tokens: delta.tokens, ..Reply::default() };
+        piece.extend(delta.events);
+        vec![self.choice(index, &piece, &piece.content, None)]
     }
 
-    fn end(&mut self, index: usize, reason: FinishReason) -> Value {
+    fn end(&mut self, index: usize, reason: Reason) -> Value {
         json!({"index": index, "text": "", "logprobs": null, "finish_reason": reason_name(reason)})
     }
 }

@@ -8,7 +8,7 @@ use crate::fields::{self, Fields, wrong_type};
 use crate::generate::Counts;
 use crate::params::{Limits, MAX_TOP_LOGPROBS, Parameters};
 use crate::shared::Shared;
-use crate::submit::{Job, check_length, encode, submit};
+use crate::submit::{Job, Reading, check_length, encode, submit};
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -30,7 +30,7 @@ pub(crate) async fn handle(
     let choices = submit(&shared, &job, "prompt", &counts)?;
     let tokenizer = job.top_logprobs.map(|_| Arc::clone(&shared.tokenizer));
     let shape = CompletionShape::new(tokenizer, echo);
-    answer(choices, shape, Answer::new(&shared, "cmpl", "text_completion", counts), &job.parameters).await
+    answer(choices, shape, Answer::new(&shared, "cmpl-", "text_completion", counts), &job.parameters).await
 }
 
 /// The job, and what each choice's text begins with.
@@ -62,7 +62,7 @@ fn read(request: &Value, shared: &Shared) -> Result<(Job, Vec<String>), ApiError
         let text = if echo { shared.tokenizer.decode(prompt) } else { String::new() };
         texts.extend(std::iter::repeat_n(text, parameters.choices));
     }
-    Ok((Job { prompts, parameters, top_logprobs, reasoning: None }, texts))
+    Ok((Job { prompts, parameters, top_logprobs, reading: Reading::default() }, texts))
 }
 
 struct Prompts<'s> {

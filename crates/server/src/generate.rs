@@ -1,9 +1,11 @@
 //! One choice: the engine's reply turned into text and counts. Shared by both endpoints; knows no HTTP.
 
+use crate::recorder::Recorder;
+use crate::reply::Reply;
 use crate::text::{Delta, ReplyText};
 use crate::usage::Usage;
 use futures_util::stream::{self, Stream};
-use lily_engine::{Event, FinishReason, Reply};
+use lily_engine::{Event, FinishReason};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -31,10 +33,10 @@ pub(crate) enum End {
 
 impl End {
     /// Of the answer whose choices so far had this end, with one more.
-    pub(crate) fn and(self, reason: FinishReason) -> Self {
+    pub(crate) fn and(self, reason: Reason) -> Self {
         match reason {
-            FinishReason::Stop => self,
-            FinishReason::Length => Self::Length,
+            Reason::Stop | Reason::ToolCalls => self,
+            Reason::Length => Self::Length,
         }
     }
 
@@ -49,6 +51,17 @@ impl End {
     }
 }
 
+/// Why a choice ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// The model was done, or a stop string came.
+    Stop,
+    /// It was cut, if within a call, too.
+    Length,
+    /// It was done and wants tools to be called.
+    ToolCalls,
+}
+
 /// What happens to a choice, in order; `Finished` or `Failed` is the last.
 #[derive(Debug)]
 pub(crate) enum Update {
@@ -59,7 +72,7 @@ pub(crate) enum Update {
     },
     Delta(Delta),
     Finished {
-        reason: FinishReason,
+        reason: Reason,
         usage: Usage,
     },
     /// The engine could not go on.
@@ -68,8 +81,10 @@ pub(crate) enum Update {
 
 /// A reply under way. Dropping it ends it.
 pub(crate) struct Generation {
-    reply: Reply,
+    reply: lily_engine::Reply,
     text: ReplyText,
+    /// There as long as the reply may have to be kept.
+    recorder: Option<Recorder>,
     usage: Usage,
     counts: Arc<Counts>,
     stage: Stage,
@@ -78,15 +93,21 @@ pub(crate) struct Generation {
 enum Stage {
     Running,
     /// The end of the text has been given out; this is left to tell.
-    Ending(FinishReason),
+    Ending(Reason),
     Ended,
 }
 
 impl Generation {
     /// `prompt_tokens`: what this choice adds to the request's usage; 0 for all but the first choice of a prompt.
-    pub(crate) fn new(reply: Reply, text: ReplyText, prompt_tokens: usize, counts: Arc<Counts>) -> Self {
+    pub(crate) fn new(
+        reply: lily_engine::Reply,
+        text: ReplyText,
+        recorder: Option<Recorder>,
+        prompt_tokens: usize,
+        counts: Arc<Counts>,
+    ) -> Self {
         let usage = Usage { prompt_tokens, ..Usage::default() };
-        Self { reply, text, usage, counts, stage: Stage::Running }
+        Self { reply, text, recorder, usage, counts, stage: Stage::Running }
     }
 
     /// What happens, as it happens.
@@ -98,14 +119,13 @@ impl Generation {
     }
 
     /// The whole reply, or why it failed.
-    pub(crate) async fn complete(mut self) -> Result<(Delta, FinishReason, Usage), String> {
-        let mut whole = Delta::default();
+    pub(crate) async fn complete(mut self) -> Result<(Reply, Reason, Usage), String> {
+        let mut whole = Reply::default();
         while let Some(update) = self.next().await {
             match update {
                 Update::Prefill { .. } => {}
                 Update::Delta(delta) => {
-                    whole.reasoning.push_str(&delta.reasoning);
-                    whole.content.push_str(&delta.content);
+                    whole.extend(delta.events);
                     whole.tokens.extend(delta.tokens);
                 }
                 Update::Finished { reason, usage } => return Ok((whole, reason, usage)),
@@ -123,16 +143,21 @@ impl Generation {
         }
         loop {
             match self.reply.recv().await? {
+                Event::Started { cached_tokens } => self.cached(cached_tokens),
                 Event::Prefill { done, total } => return Some(Update::Prefill { done, total }),
                 Event::Token(sample) => {
                     self.usage.completion_tokens += 1;
                     self.counts.completion_tokens.fetch_add(1, Ordering::Relaxed);
+                    if let Some(recorder) = &mut self.recorder {
+                        recorder.token(sample.token);
+                    }
                     let delta = self.text.push(sample);
                     if self.text.stopped() {
                         self.reply.cancel();
                         return Some(self.last_delta(FinishReason::Stop));
                     }
                     if let Some(delta) = delta {
+                        self.record(&delta);
                         return Some(Update::Delta(delta));
                     }
                 }
@@ -140,9 +165,7 @@ impl Generation {
                     let stop_token = usage.completion_tokens.saturating_sub(self.usage.completion_tokens);
                     self.counts.completion_tokens.fetch_add(stop_token, Ordering::Relaxed);
                     self.usage.completion_tokens = usage.completion_tokens;
-                    if self.usage.prompt_tokens > 0 {
-                        self.usage.cached_tokens = usage.cached_tokens;
-                    }
+                    self.cached(usage.cached_tokens);
                     return Some(self.last_delta(reason));
                 }
                 Event::Failed(message) => {
@@ -153,18 +176,40 @@ impl Generation {
         }
     }
 
+    /// Of the choices of one prompt the first tells for all.
+    fn cached(&mut self, tokens: usize) {
+        if self.usage.prompt_tokens > 0 {
+            self.usage.cached_tokens = tokens;
+        }
+    }
+
+    fn record(&mut self, delta: &Delta) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.events(&delta.events);
+        }
+    }
+
     /// The rest of the text, if there is any, and then the end.
     fn last_delta(&mut self, reason: FinishReason) -> Update {
         let delta = self.text.finish();
+        self.record(&delta);
         self.usage.reasoning_tokens = self.text.reasoning_tokens();
-        if delta.has_text() || !delta.tokens.is_empty() {
+        let reason = match reason {
+            FinishReason::Stop if self.text.calls_tools() => Reason::ToolCalls,
+            FinishReason::Stop => Reason::Stop,
+            FinishReason::Length => Reason::Length,
+        };
+        if let Some(recorder) = self.recorder.take().filter(|_| reason == Reason::ToolCalls) {
+            recorder.keep(self.text.content_start());
+        }
+        if !delta.events.is_empty() || !delta.tokens.is_empty() {
             self.stage = Stage::Ending(reason);
             return Update::Delta(delta);
         }
         self.finished(reason)
     }
 
-    fn finished(&mut self, reason: FinishReason) -> Update {
+    fn finished(&mut self, reason: Reason) -> Update {
         self.stage = Stage::Ended;
         Update::Finished { reason, usage: self.usage }
     }

@@ -1,8 +1,9 @@
 //! The OpenAI-compatible HTTP server.
 //!
 //! ```text
-//! connection ─► log ─► chat | completions ─► body ─► params, messages ─► submit ─► engine
-//!                           └──── stream (events) or one JSON ◄──── generate ◄──── text ◄────┘
+//! connection ─► log ─► chat | completions ─► body ─► params, messages, tools ─► conversation ─► submit ─► engine
+//!                           └──── stream (events) or one JSON ◄──── generate ◄──── text ◄───────────────────┘
+//!                                                                      └─► recorder ─► replay ─► conversation
 //! ```
 //!
 //! | path | |
@@ -15,12 +16,21 @@
 //!
 //! Where OpenAI leaves it open:
 //! - `model` may be any string or absent; the answer bears the served model's name.
-//! - Beyond OpenAI's parameters: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`, and `enable_thinking` as
-//!   a short form of `chat_template_kwargs.enable_thinking`; `reasoning_effort: "none"` turns thinking off too. If they
-//!   disagree, `chat_template_kwargs` wins, then `enable_thinking`.
-//! - A reply's reasoning is `reasoning_content`, in messages and deltas.
-//! - Without `max_tokens` a reply may fill the context. More than the context could ever hold is an error; more than the
-//!   prompt leaves just ends the reply early, with `finish_reason` "length".
+//! - Beyond OpenAI's parameters: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`, and `enable_thinking`
+//!   as a short form of `chat_template_kwargs.enable_thinking`, `preserve_thinking` likewise; `reasoning_effort:
+//!   "none"` turns thinking off too, its other values leave it on. If they disagree, `chat_template_kwargs` wins, then
+//!   `enable_thinking`.
+//! - A reply's reasoning is `reasoning_content` and, for clients that know it so, `reasoning`, in messages and deltas.
+//! - Without `max_tokens`, or with more than the context has room for, a reply may fill the context: it ends with
+//!   `finish_reason` "length".
+//! - Calls are read from the model's markup while it streams; see [`lily_chat::CallParser`]. `tool_choice` "none" does
+//!   not show the tools to the model; "required" or a function begins the reply with the call, so that it neither
+//!   thinks nor writes anything before.
+//! - A reply that was cut by `max_tokens` has `finish_reason` "length" also within a call, of which what is there is
+//!   given as whole JSON; one that a stop string cuts within a call has "stop". Neither is meant to be run.
+//! - Of a conversation's turns that called tools the server remembers what the model wrote, by the calls' ids, and puts
+//!   that into the prompt, reasoning included, as long as the client's calls, content and reasoning are the same or,
+//!   content and reasoning, left out.
 //! - `stop` strings (up to 16) end the whole of the generated text, reasoning included.
 //! - `logprobs` list every generated token whose text is given, reasoning and its markers included; where a stop string
 //!   cuts a token, that token is the last.
@@ -34,6 +44,7 @@ mod chat_shape;
 mod completion_shape;
 mod completions;
 mod connection;
+mod conversation;
 mod error;
 mod fields;
 mod generate;
@@ -42,12 +53,17 @@ mod logprobs;
 mod messages;
 mod models;
 mod params;
+mod recorder;
+mod replay;
+mod reply;
 mod router;
 mod shared;
 mod status;
 mod stream;
 mod submit;
 mod text;
+mod thinking;
+mod tools;
 mod usage;
 
 use lily_backend::Sampling;
@@ -79,9 +95,11 @@ pub struct Config {
     pub model_name: String,
     /// The largest request body in bytes; beyond it 413.
     pub body_limit: usize,
-    /// Tokens of the longest context the model was made for. Where the engine's is shorter, a prompt that does not fit is
-    /// answered with the advice to start the server with a longer one; `None` gives no such advice.
+    /// Tokens of the longest context the model was made for. Where the engine's is shorter, a prompt that does not fit
+    /// is answered with the advice to start the server with a longer one; `None` gives no such advice.
     pub longest_context: Option<usize>,
+    /// Bytes of replies that called tools, kept so that the next prompt holds what the model wrote; 0 keeps none.
+    pub replay_bytes: usize,
     /// How long replies under way may go on once the shutdown begins.
     pub shutdown_grace: Duration,
     /// Bounds on clients that are slow.
@@ -91,13 +109,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// Bodies up to 32 MiB, 30 seconds of grace, the other parts' defaults.
+    /// Bodies up to 32 MiB, 64 MiB of replies kept, 30 seconds of grace, the other parts' defaults.
     #[must_use]
     pub fn new(model_name: impl Into<String>) -> Self {
         Self {
             model_name: model_name.into(),
             body_limit: 32 << 20,
             longest_context: None,
+            replay_bytes: 64 << 20,
             shutdown_grace: Duration::from_secs(30),
             timeouts: Timeouts::default(),
             defaults: Defaults::default(),

@@ -1,4 +1,4 @@
-//! The messages and tools of a chat request: checked, then handed to the template as they came.
+//! The messages of a chat request: checked, then handed to the template as they came.
 
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
@@ -77,38 +77,9 @@ fn check_content(message: &Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The tools to show to the model: none if `tool_choice` is "none".
-pub(crate) fn read_tools(request: &Fields<'_>) -> Result<Vec<Value>, ApiError> {
-    let tools = request.array("tools")?.unwrap_or_default();
-    for (index, tool) in tools.iter().enumerate() {
-        let tool = Fields::of(tool, &format!("tools[{index}]"))?;
-        let kind = fields::string(tool.required("type")?, &tool.path("type"))?;
-        if kind != "function" {
-            let path = tool.path("type");
-            let message = format!("'{path}' must be \"function\", not {}.", fields::quoted(kind));
-            return Err(ApiError::parameter(path, message).quoting_prompt());
-        }
-        let function = Fields::of(tool.required("function")?, &tool.path("function"))?;
-        fields::string(function.required("name")?, &function.path("name"))?;
-        function.string("description")?;
-        function.object("parameters")?;
-    }
-    match request.value("tool_choice") {
-        None => Ok(tools.to_vec()),
-        Some(Value::String(choice)) if choice == "auto" => Ok(tools.to_vec()),
-        Some(Value::String(choice)) if choice == "none" => Ok(Vec::new()),
-        Some(Value::String(_) | Value::Object(_)) => Err(ApiError::parameter(
-            "tool_choice",
-            "'tool_choice' must be \"auto\" or \"none\": this server cannot yet make the model call a tool.",
-        )),
-        Some(other) => Err(fields::wrong_type("tool_choice", "a string or an object", other)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{read_messages, read_tools};
-    use crate::fields::Fields;
+    use super::read_messages;
     use serde_json::{Value, json};
 
     fn param(messages: Value) -> Value {
@@ -139,21 +110,5 @@ mod tests {
         ] {
             assert_eq!(param(messages.clone()), path, "{messages}");
         }
-    }
-
-    #[test]
-    fn tools_are_checked_and_can_be_dropped() {
-        let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
-        let read = |request: Value| {
-            read_tools(&Fields::of(&request, "").expect("an object")).map_err(|e| e.body()["error"]["param"].clone())
-        };
-        assert_eq!(read(json!({"tools": [tool]})), Ok(vec![tool.clone()]));
-        assert_eq!(read(json!({"tools": [tool], "tool_choice": "none"})), Ok(Vec::new()));
-        assert_eq!(read(json!({"tools": [tool], "tool_choice": "required"})), Err(json!("tool_choice")));
-        assert_eq!(read(json!({"tools": [tool, {"type": "x"}]})), Err(json!("tools[1].type")));
-        assert_eq!(
-            read(json!({"tools": [{"type": "function", "function": {}}]})),
-            Err(json!("tools[0].function.name"))
-        );
     }
 }

@@ -100,17 +100,14 @@ fn positive(request: &Fields<'_>, name: &str, high: f64) -> Result<Option<f32>, 
     Ok(number)
 }
 
-/// `max_completion_tokens` is the newer name of `max_tokens` and goes before it. A count that no context of this server
-/// could hold is an error; one that this prompt leaves no room for only ends the reply early.
+/// `max_completion_tokens` is the newer name of `max_tokens` and goes before it. A count that the context cannot hold,
+/// as agents send it for "enough", stands for what the context leaves.
 fn max_tokens(request: &Fields<'_>, max_context: usize) -> Result<Option<usize>, ApiError> {
     let mut chosen = None;
     for name in ["max_tokens", "max_completion_tokens"] {
-        let Some(count) = request.integer(name, 1..=i64::MAX)? else { continue };
-        if count as u64 > max_context as u64 {
-            let message = format!("'{name}' is {count}, but the context of this server holds {max_context} tokens.");
-            return Err(ApiError::parameter(name, message));
+        if let Some(count) = request.integer(name, 1..=i64::MAX)? {
+            chosen = Some(usize::try_from(count).unwrap_or(max_context).min(max_context));
         }
-        chosen = Some(count as usize);
     }
     Ok(chosen)
 }
@@ -202,6 +199,13 @@ mod tests {
     }
 
     #[test]
+    fn more_tokens_than_the_context_holds_are_what_it_leaves() {
+        for count in [1000, 1001, 32_000, i64::MAX] {
+            assert_eq!(read(json!({"max_tokens": count})).expect("fine").max_tokens, Some(1000));
+        }
+    }
+
+    #[test]
     fn an_error_names_the_parameter() {
         for (request, param) in [
             (json!({"temperature": -0.1}), "temperature"),
@@ -217,7 +221,6 @@ mod tests {
             (json!({"seed": u64::MAX}), "seed"),
             (json!({"max_tokens": 0}), "max_tokens"),
             (json!({"max_tokens": u64::MAX}), "max_tokens"),
-            (json!({"max_completion_tokens": 1001}), "max_completion_tokens"),
             (json!({"logit_bias": {"50": 1}}), "logit_bias.50"),
             (json!({"logit_bias": {"1": 101}}), "logit_bias.1"),
             (json!({"logit_bias": [1]}), "logit_bias"),

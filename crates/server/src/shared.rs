@@ -2,6 +2,7 @@
 
 use crate::error::ApiError;
 use crate::params::Limits;
+use crate::replay::ReplayStore;
 use crate::{App, Config};
 use lily_chat::{ChatTemplate, Tokenizer};
 use lily_engine::Engine;
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub(crate) stop_tokens: Vec<u32>,
     pub(crate) config: Config,
     pub(crate) limits: Limits,
+    pub(crate) replay: Arc<ReplayStore>,
     /// Set once the model has answered.
     pub(crate) ready: AtomicBool,
     /// Seconds since 1970 at the start.
@@ -50,6 +52,7 @@ impl Shared {
             defaults: config.defaults,
         };
         Self {
+            replay: Arc::new(ReplayStore::new(config.replay_bytes)),
             engine,
             tokenizer,
             template,
@@ -86,7 +89,14 @@ impl Shared {
     /// A request's id: unique here and, as far as chance allows, everywhere.
     pub(crate) fn id(&self, prefix: &str) -> String {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        format!("{prefix}-{:016x}{number:08x}", self.process)
+        format!("{prefix}{:016x}{number:08x}", self.process)
+    }
+
+    /// As [`Self::id`], and one that nobody can guess who was not told.
+    pub(crate) fn secret_id(&self, prefix: &str) -> String {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        // Each RandomState has keys of its own.
+        format!("{prefix}{:016x}{number:08x}", RandomState::new().build_hasher().finish())
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) async fn warm_up(shared: Arc<Shared>) {
     };
     while let Some(event) = reply.recv().await {
         match event {
-            Event::Prefill { .. } | Event::Token(_) => {}
+            Event::Started { .. } | Event::Prefill { .. } | Event::Token(_) => {}
             Event::Finished { .. } => shared.ready.store(true, Ordering::Release),
             Event::Failed(error) => tracing::error!(error, "the model does not answer"),
         }

@@ -4,9 +4,10 @@ use crate::error::ApiError;
 use crate::generate::{Counts, Generation};
 use crate::log;
 use crate::params::{Limits, Parameters};
+use crate::recorder::Recorder;
 use crate::shared::Shared;
 use crate::text::ReplyText;
-use lily_chat::Tokenizer;
+use lily_chat::{CallOptions, ReplyParser, Tokenizer, ToolSet};
 use lily_engine::{Request, SubmitError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,8 +18,48 @@ pub(crate) struct Job {
     pub(crate) prompts: Vec<Vec<u32>>,
     pub(crate) parameters: Parameters,
     pub(crate) top_logprobs: Option<usize>,
-    /// As [`ReplyText::new`] has it.
+    pub(crate) reading: Reading,
+}
+
+/// How to read the replies: what in them is reasoning, content or a call. By default all is content.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reading {
+    /// Whether to tell reasoning from content and, if so, whether the reply begins within reasoning.
     pub(crate) reasoning: Option<bool>,
+    /// What calls are read by, if there may be any.
+    pub(crate) tools: Option<Arc<ToolSet>>,
+    /// Whether the reply ends with its first call.
+    pub(crate) single: bool,
+    /// The end of the prompt that is the beginning of the reply.
+    pub(crate) primed: String,
+    /// What the ids of calls begin with.
+    pub(crate) id_prefix: &'static str,
+}
+
+impl Reading {
+    /// What reads one reply.
+    fn parser(&self, shared: &Shared) -> ReplyParser {
+        let calls = self.tools.as_ref().map(|tools| CallOptions {
+            tools: Arc::clone(tools),
+            id_prefix: shared.secret_id(self.id_prefix) + "_",
+            single: self.single,
+        });
+        ReplyParser::new(self.reasoning, calls)
+    }
+
+    /// What keeps one reply for the prompts to come, if it may call tools.
+    fn recorder(&self, shared: &Shared) -> Result<Option<Recorder>, ApiError> {
+        if self.tools.is_none() {
+            return Ok(None);
+        }
+        let primed = shared.tokenizer.encode(&self.primed).map_err(|error| ApiError::internal(error.to_string()))?;
+        Ok(Some(Recorder::new(
+            Arc::clone(&shared.replay),
+            Arc::clone(&shared.tokenizer),
+            primed,
+            self.reasoning.unwrap_or(false),
+        )))
+    }
 }
 
 /// Turns a prompt into tokens, unless its length alone shows that the context cannot hold it: a text of megabytes takes
@@ -67,10 +108,13 @@ pub(crate) fn submit(
                 top_logprobs: job.top_logprobs,
             };
             let reply = shared.engine.submit(request).map_err(|error| refused(error, param, &shared.limits))?;
-            let text = ReplyText::new(Arc::clone(&shared.tokenizer), parameters.stop.clone(), job.reasoning)
+            let tokenizer = Arc::clone(&shared.tokenizer);
+            let parser = job.reading.parser(shared);
+            let text = ReplyText::new(tokenizer, parameters.stop.clone(), parser, &job.reading.primed)
                 .map_err(|error| ApiError::parameter(format!("stop[{}]", error.index), error.to_string()))?;
+            let recorder = job.reading.recorder(shared)?;
             let prompt_tokens = if choice == 0 { prompt.len() } else { 0 };
-            choices.push(Generation::new(reply, text, prompt_tokens, Arc::clone(counts)));
+            choices.push(Generation::new(reply, text, recorder, prompt_tokens, Arc::clone(counts)));
         }
     }
     log::started(job.prompts.iter().map(Vec::len).sum());

@@ -1,33 +1,25 @@
-//! From a reply's tokens to what a client may see: detokenised, ended at a stop string, told apart into reasoning and
-//! content, with each token kept beside the text it gave.
+//! From a reply's tokens to what a client may see: detokenised, ended at a stop string, told apart into reasoning,
+//! content and calls, with each token kept beside the text it gave.
 //!
-//! Stop strings are looked for in everything the model writes, its reasoning included.
+//! Stop strings are looked for in everything the model writes, its reasoning and calls included.
 
 use lily_backend::Sample;
-use lily_chat::{Detokenizer, EmptyStopString, Piece, ReasoningSplitter, StopStrings, Tokenizer};
+use lily_chat::{Detokenizer, EmptyStopString, ReplyEvent, ReplyParser, StopStrings, Tokenizer};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Text to give out, and the tokens whose text ends in it or, for those that gave no text, before it.
+/// What to give out, and the tokens whose text ends in it or, for those that gave no text, before it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Delta {
-    pub(crate) reasoning: String,
-    pub(crate) content: String,
+    pub(crate) events: Vec<ReplyEvent>,
     pub(crate) tokens: Vec<Sample>,
-}
-
-impl Delta {
-    pub(crate) fn has_text(&self) -> bool {
-        !self.reasoning.is_empty() || !self.content.is_empty()
-    }
 }
 
 /// A reply in the making.
 pub(crate) struct ReplyText {
     detokenizer: Detokenizer,
     stops: StopStrings,
-    /// `None` where everything is content.
-    splitter: Option<ReasoningSplitter>,
+    parser: ReplyParser,
     /// Tokens whose text has not been given out to its end, oldest first.
     pending: VecDeque<Pending>,
     /// The newest tokens, as long as they have given no text: bytes of a character that is not complete.
@@ -43,6 +35,10 @@ pub(crate) struct ReplyText {
     before_content: usize,
     content_begun: bool,
     reasoned: bool,
+    /// Calls that have begun.
+    calls: usize,
+    /// Whether a stop string has cut a call.
+    cut_call: bool,
 }
 
 struct Pending {
@@ -54,16 +50,17 @@ struct Pending {
 }
 
 impl ReplyText {
-    /// `reasoning`: whether to tell reasoning from content and, if so, whether the reply begins within reasoning.
+    /// `primed`: the reply's beginning, which the prompt gave.
     pub(crate) fn new(
         tokenizer: Arc<Tokenizer>,
         stops: Vec<String>,
-        reasoning: Option<bool>,
+        parser: ReplyParser,
+        primed: &str,
     ) -> Result<Self, EmptyStopString> {
-        Ok(Self {
+        let mut text = Self {
             detokenizer: Detokenizer::new(tokenizer),
             stops: StopStrings::new(stops)?,
-            splitter: reasoning.map(ReasoningSplitter::new),
+            parser,
             pending: VecDeque::new(),
             textless: Vec::new(),
             made: 0,
@@ -73,7 +70,12 @@ impl ReplyText {
             before_content: 0,
             content_begun: false,
             reasoned: false,
-        })
+            calls: 0,
+            cut_call: false,
+        };
+        let events = text.parser.push(primed);
+        text.take_events(events);
+        Ok(text)
     }
 
     /// Takes the next token; gives the text that is certain now, if any.
@@ -86,14 +88,15 @@ impl ReplyText {
         self.attach(&text);
         let stopped = self.stops.push(&text);
         self.release(&stopped.text);
-        if stopped.hit.is_some() {
+        if stopped.hit.is_some() || self.parser.is_done() {
             self.stopped = true;
             return None;
         }
-        self.ready.has_text().then(|| std::mem::take(&mut self.ready))
+        (!self.ready.events.is_empty()).then(|| std::mem::take(&mut self.ready))
     }
 
-    /// True once a stop string has ended the text; then only [`Self::finish`] is left to call.
+    /// True once a stop string, or the only call there may be, has ended the text; then only [`Self::finish`] is left
+    /// to call.
     pub(crate) fn stopped(&self) -> bool {
         self.stopped
     }
@@ -114,9 +117,20 @@ impl ReplyText {
                 self.release(&held);
             }
         }
-        let pieces = self.splitter.as_mut().map(ReasoningSplitter::finish).unwrap_or_default();
-        self.take_pieces(pieces);
+        let events = self.parser.finish();
+        self.cut_call = self.stopped && events.iter().any(|event| matches!(event, ReplyEvent::CallEnd { .. }));
+        self.take_events(events);
         std::mem::take(&mut self.ready)
+    }
+
+    /// Whether the reply is one that calls tools: a call that a stop string has cut must not be run.
+    pub(crate) fn calls_tools(&self) -> bool {
+        self.calls > 0 && !self.cut_call
+    }
+
+    /// How many tokens came before the content, if there was an end of the reasoning.
+    pub(crate) fn content_start(&self) -> Option<usize> {
+        (self.content_begun && !self.parser.reasoning_was_open()).then_some(self.before_content)
     }
 
     /// Tokens of reasoning, its markers included, among those whose text was given out.
@@ -166,27 +180,16 @@ impl ReplyText {
 
     fn pass(&mut self, text: &str) {
         self.given += text.len();
-        match &mut self.splitter {
-            None => self.ready.content.push_str(text),
-            Some(splitter) => {
-                let pieces = splitter.push(text);
-                self.take_pieces(pieces);
-            }
-        }
+        let events = self.parser.push(text);
+        self.content_begun = self.parser.is_past_reasoning();
+        self.take_events(events);
     }
 
-    fn take_pieces(&mut self, pieces: Vec<Piece>) {
-        for piece in pieces {
-            match piece {
-                Piece::Reasoning(text) => {
-                    self.reasoned = true;
-                    self.ready.reasoning.push_str(&text);
-                }
-                Piece::Content(text) => {
-                    self.content_begun = true;
-                    self.ready.content.push_str(&text);
-                }
-            }
+    fn take_events(&mut self, events: Vec<ReplyEvent>) {
+        for event in events {
+            self.reasoned |= matches!(event, ReplyEvent::Reasoning(_));
+            self.calls += usize::from(matches!(event, ReplyEvent::CallBegin { .. }));
+            event.join(&mut self.ready.events);
         }
     }
 }
@@ -194,8 +197,9 @@ impl ReplyText {
 #[cfg(test)]
 mod tests {
     use super::{Delta, ReplyText};
+    use crate::reply::Reply;
     use lily_backend::Sample;
-    use lily_chat::Tokenizer;
+    use lily_chat::{ReplyEvent, ReplyParser, Tokenizer};
     use std::sync::Arc;
 
     fn tokenizer() -> Arc<Tokenizer> {
@@ -203,21 +207,24 @@ mod tests {
         Arc::new(Tokenizer::from_files(json, None).expect("the embedded tokenizer"))
     }
 
+    fn new_text(tokenizer: Arc<Tokenizer>, stops: Vec<String>, reasoning: Option<bool>) -> ReplyText {
+        ReplyText::new(tokenizer, stops, ReplyParser::new(reasoning, None), "").expect("no empty stop")
+    }
+
     /// Everything that comes of `text`, its tokens as ids, and the reasoning tokens.
-    fn run(text: &str, stops: &[&str], reasoning: Option<bool>) -> (Delta, Vec<u32>, usize) {
+    fn run(text: &str, stops: &[&str], reasoning: Option<bool>) -> (Reply, Vec<u32>, usize) {
         let tokenizer = tokenizer();
         let ids = tokenizer.encode(text).expect("any text");
         let stops = stops.iter().map(|&stop| stop.to_owned()).collect();
-        let mut reply = ReplyText::new(Arc::clone(&tokenizer), stops, reasoning).expect("no empty stop");
-        let mut all = Delta::default();
+        let mut reply = new_text(Arc::clone(&tokenizer), stops, reasoning);
+        let mut all = Reply::default();
         let mut add = |delta: Delta| {
-            all.reasoning.push_str(&delta.reasoning);
-            all.content.push_str(&delta.content);
+            all.extend(delta.events);
             all.tokens.extend(delta.tokens);
         };
         for &token in &ids {
             if let Some(delta) = reply.push(Sample { token, logprob: None, top: Vec::new() }) {
-                assert!(delta.has_text());
+                assert!(!delta.events.is_empty());
                 add(delta);
             }
             if reply.stopped() {
@@ -266,13 +273,14 @@ mod tests {
     fn an_unfinished_character_becomes_a_replacement() {
         let tokenizer = tokenizer();
         let ids = tokenizer.encode("a🦔").expect("any text");
-        let mut reply = ReplyText::new(Arc::clone(&tokenizer), Vec::new(), None).expect("no stops");
+        let mut reply = new_text(Arc::clone(&tokenizer), Vec::new(), None);
         let mut tokens = 0;
         for &token in &ids[..ids.len() - 1] {
             tokens +=
                 reply.push(Sample { token, logprob: None, top: Vec::new() }).map_or(0, |delta| delta.tokens.len());
         }
         let last = reply.finish();
-        assert_eq!((last.content.as_str(), tokens + last.tokens.len()), ("\u{fffd}", ids.len() - 1));
+        assert_eq!(last.events, [ReplyEvent::Content("\u{fffd}".into())]);
+        assert_eq!(tokens + last.tokens.len(), ids.len() - 1);
     }
 }

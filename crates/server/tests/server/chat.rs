@@ -1,8 +1,11 @@
 //! Chat replies of the embedded model.
 
 use crate::client::{chat, events};
+use crate::gather::gather;
 use crate::serving::model;
+use lily_chat::{CallOptions, ReplyEvent, ReplyParser, ToolSet};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::thread;
 
 const SUM: &str = "What is 38 + 57?";
@@ -14,46 +17,6 @@ fn ask(question: &str, changes: Value) -> Value {
         request[name] = value.clone();
     }
     request
-}
-
-/// What a streamed reply amounts to: `index` of its choices, in the form of a whole one, and the usage.
-fn gather(request: &Value, index: usize) -> (Value, Value) {
-    let mut request = request.clone();
-    request["stream"] = json!(true);
-    request["stream_options"] = json!({"include_usage": true});
-    let (events, done) = events(&chat(model(), &request));
-    assert!(done);
-    let (last, chunks) = events.split_last().expect("events");
-    assert_eq!(last["choices"], json!([]));
-    let mut texts = [String::new(), String::new()];
-    let mut logprobs = Vec::new();
-    let mut reason = Value::Null;
-    let mut first = true;
-    for chunk in chunks {
-        assert_eq!(chunk["object"], "chat.completion.chunk");
-        assert_eq!((&chunk["id"], chunk.get("usage")), (&last["id"], Some(&Value::Null)));
-        let choice = &chunk["choices"][0];
-        if choice["index"] != index {
-            continue;
-        }
-        assert_eq!(choice["delta"].get("role").is_some(), first, "{choice}");
-        first = false;
-        assert_eq!(reason, Value::Null, "nothing follows the end");
-        for (text, name) in texts.iter_mut().zip(["content", "reasoning_content"]) {
-            text.push_str(choice["delta"][name].as_str().unwrap_or_default());
-        }
-        logprobs.extend(choice["logprobs"]["content"].as_array().cloned().unwrap_or_default());
-        reason = choice["finish_reason"].clone();
-    }
-    let [content, reasoning] = texts;
-    let mut message = json!({"role": "assistant", "content": content});
-    if !reasoning.is_empty() {
-        message["reasoning_content"] = json!(reasoning);
-    }
-    message["refusal"] = Value::Null;
-    let logprobs = if logprobs.is_empty() { Value::Null } else { json!({"content": logprobs, "refusal": null}) };
-    let choice = json!({"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason});
-    (choice, last["usage"].clone())
 }
 
 #[test]
@@ -103,7 +66,7 @@ fn a_stream_amounts_to_the_whole_answer() {
     ] {
         let request = ask(question, changes.clone());
         let whole = chat(model(), &request).ok();
-        let (choice, usage) = gather(&request, 0);
+        let (choice, usage) = gather(model(), &request, 0);
         assert_eq!((&choice, &usage), (&whole["choices"][0], &whole["usage"]), "{changes}");
     }
 }
@@ -134,7 +97,7 @@ fn choices_equal_requests_with_their_seeds() {
         assert_eq!(alone["choices"][0]["message"], together["choices"][index]["message"]);
         tokens += alone["usage"]["completion_tokens"].as_u64().expect("a count");
         assert_eq!(alone["usage"]["prompt_tokens"], together["usage"]["prompt_tokens"]);
-        let (streamed, usage) = gather(&request(json!({})), index);
+        let (streamed, usage) = gather(model(), &request(json!({})), index);
         assert_eq!((&streamed, &usage), (&together["choices"][index], &together["usage"]));
     }
     assert_eq!(together["usage"]["completion_tokens"], tokens);
@@ -204,6 +167,34 @@ fn parameters_reach_the_model() {
     );
 }
 
+/// Reasoning, content, and the calls' names and arguments.
+type Parts = (String, String, Vec<(String, String)>);
+
+fn given(message: &Value) -> Parts {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+    let call = |call: &Value| (text(&call["function"]["name"]), text(&call["function"]["arguments"]));
+    (text(&message["reasoning_content"]), text(&message["content"]), calls.iter().map(call).collect())
+}
+
+/// The parts of a reply's text.
+fn read(text: &str, thinks: bool, tools: Option<&Vec<Value>>) -> Parts {
+    let tools = tools.filter(|tools| !tools.is_empty()).map(|tools| Arc::new(ToolSet::new(tools)));
+    let calls = tools.map(|tools| CallOptions { tools, id_prefix: String::new(), single: false });
+    let mut parser = ReplyParser::new(Some(thinks), calls);
+    let mut parts = Parts::default();
+    for event in parser.push(text).into_iter().chain(parser.finish()) {
+        match event {
+            ReplyEvent::Reasoning(text) => parts.0 += &text,
+            ReplyEvent::Content(text) => parts.1 += &text,
+            ReplyEvent::CallBegin { name, .. } => parts.2.push((name, String::new())),
+            ReplyEvent::CallArguments { index, json } => parts.2[index].1 += &json,
+            ReplyEvent::CallEnd { .. } => {}
+        }
+    }
+    parts
+}
+
 /// The reference conversations, tools and calls among them, through all of the server.
 #[test]
 fn replies_are_those_of_the_reference() {
@@ -222,13 +213,14 @@ fn replies_are_those_of_the_reference() {
         )
         .ok();
         let message = &answer["choices"][0]["message"];
-        let content = message["content"].as_str().expect("content");
-        let text = match message["reasoning_content"].as_str() {
-            Some(reasoning) => format!("{reasoning}\n</think>\n\n{content}"),
-            None => content.to_owned(),
+        let thinks = case["mode"] == "think";
+        let text = case["greedy_text"].as_str().expect("a text");
+        assert_eq!(given(message), read(text, thinks, case["tools"].as_array()), "{}", case["name"]);
+        let reason = match case["ends_at"].is_null() {
+            true => "length",
+            false if message.get("tool_calls").is_some() => "tool_calls",
+            false => "stop",
         };
-        assert_eq!(text, case["greedy_text"], "{}", case["name"]);
-        let reason = if case["ends_at"].is_null() { "length" } else { "stop" };
         assert_eq!(answer["choices"][0]["finish_reason"], reason);
         assert_eq!(answer["usage"]["prompt_tokens"], tokens);
         compared += 1;

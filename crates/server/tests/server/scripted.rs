@@ -1,10 +1,15 @@
-//! A backend that does what the real one cannot be made to do: fail, or take its time.
+//! A backend that does what the real one cannot be made to do: fail, take its time, or say what a test wants.
 
-use lily_backend::{Backend, BackendError, Description, Output, Sample, Segment, TokenLogprob, Want};
+use lily_backend::{Backend, BackendError, Description, Output, Piece, Sample, Segment, TokenLogprob, Want};
+use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Counts upwards from token 40, one a step.
+/// The token that ends what a script says.
+const END: u32 = 6082;
+
+/// Counts upwards from token 40, one a step, unless it has something to say.
 pub(crate) struct Scripted {
     description: Description,
     /// How long a step takes.
@@ -14,12 +19,57 @@ pub(crate) struct Scripted {
     steps: usize,
     /// What the first step waits for.
     gate: Option<Receiver<()>>,
+    lines: Lines,
+}
+
+/// What a script says, and what it was asked: shared with the test.
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<Mutex<Script>>);
+
+#[derive(Default)]
+struct Script {
+    /// Replies to come, the next first.
+    lines: VecDeque<Vec<u32>>,
+    /// Prompts of those that came.
+    prompts: Vec<Vec<u32>>,
+}
+
+impl Lines {
+    /// The next reply that begins is of these tokens.
+    pub(crate) fn say(&self, tokens: Vec<u32>) {
+        self.script().lines.push_back(tokens);
+    }
+
+    /// The prompts of the replies so far, the oldest first.
+    pub(crate) fn prompts(&self) -> Vec<Vec<u32>> {
+        self.script().prompts.clone()
+    }
+
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, prompt: &[u32]) -> Option<VecDeque<u32>> {
+        let mut script = self.script();
+        let line = script.lines.pop_front()?;
+        script.prompts.push(prompt.to_vec());
+        Some(line.into_iter().chain([END]).collect())
+    }
+}
+
+/// A sequence.
+#[derive(Clone, Default)]
+pub(crate) struct Run {
+    tokens: Vec<u32>,
+    /// What is left to say, once it has begun.
+    line: Option<Option<VecDeque<u32>>>,
 }
 
 impl Scripted {
     pub(crate) fn new(max_context: usize) -> Self {
         let description = Description { name: "script".into(), logits: 6144, max_context, chunk_invariant: true };
-        Self { description, step: Duration::ZERO, fails_at: usize::MAX, steps: 0, gate: None }
+        let (step, lines) = (Duration::ZERO, Lines::default());
+        Self { description, step, fails_at: usize::MAX, steps: 0, gate: None, lines }
     }
 
     pub(crate) fn taking(self, step: Duration) -> Self {
@@ -35,26 +85,30 @@ impl Scripted {
     pub(crate) fn failing_at(self, fails_at: usize) -> Self {
         Self { fails_at, ..self }
     }
+
+    /// What it will say.
+    pub(crate) fn lines(&self) -> Lines {
+        self.lines.clone()
+    }
 }
 
 impl Backend for Scripted {
-    /// Tokens held.
-    type State = usize;
-    type Snapshot = usize;
+    type State = Run;
+    type Snapshot = Run;
 
     fn description(&self) -> &Description {
         &self.description
     }
 
-    fn create(&mut self) -> Result<usize, BackendError> {
-        Ok(0)
+    fn create(&mut self) -> Result<Run, BackendError> {
+        Ok(Run::default())
     }
 
-    fn length(&self, state: &usize) -> usize {
-        *state
+    fn length(&self, state: &Run) -> usize {
+        state.tokens.len()
     }
 
-    fn forward(&mut self, segments: &mut [Segment<'_, usize>]) -> Result<Vec<Output>, BackendError> {
+    fn forward(&mut self, segments: &mut [Segment<'_, Run>]) -> Result<Vec<Output>, BackendError> {
         if let Some(gate) = self.gate.take() {
             let _opened = gate.recv();
         }
@@ -64,10 +118,13 @@ impl Backend for Scripted {
             return Err(BackendError::Device("the script ends here".into()));
         }
         let outputs = segments.iter_mut().map(|segment| {
-            *segment.state += segment.tokens.len();
+            let Run { tokens, line } = &mut *segment.state;
+            tokens.extend_from_slice(segment.tokens);
             match segment.want {
                 Want::Sample(_) => {
-                    let token = 40 + (*segment.state % 1000) as u32;
+                    let line = line.get_or_insert_with(|| self.lines.begin(tokens));
+                    let counted = 40 + (tokens.len() % 1000) as u32;
+                    let token = line.as_mut().map_or(counted, |line| line.pop_front().unwrap_or(END));
                     let top = vec![TokenLogprob { token, logprob: -0.5 }];
                     Output::Sample(Sample { token, logprob: Some(-0.5), top })
                 }
@@ -77,16 +134,24 @@ impl Backend for Scripted {
         Ok(outputs.collect())
     }
 
-    fn snapshot(&mut self, state: &usize) -> Result<usize, BackendError> {
-        Ok(*state)
+    fn snapshot(&mut self, state: &Run) -> Result<Run, BackendError> {
+        Ok(Run { tokens: state.tokens.clone(), line: None })
     }
 
-    fn restore(&mut self, snapshot: &usize) -> Result<usize, BackendError> {
-        Ok(*snapshot)
+    fn snapshot_bytes(&self) -> u64 {
+        0
     }
 
-    fn truncate(&mut self, state: &mut usize, length: usize) -> Result<(), BackendError> {
-        *state = length;
+    fn pieces(&self, _snapshot: &Run) -> Vec<Piece> {
+        Vec::new()
+    }
+
+    fn restore(&mut self, snapshot: &Run) -> Result<Run, BackendError> {
+        Ok(snapshot.clone())
+    }
+
+    fn truncate(&mut self, state: &mut Run, length: usize) -> Result<(), BackendError> {
+        state.tokens.truncate(length);
         Ok(())
     }
 }

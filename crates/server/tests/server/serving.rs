@@ -1,11 +1,12 @@
 //! Servers to test: the embedded model, shared by all tests that only ask it things, and scripted ones.
 
-use crate::scripted::Scripted;
+use crate::scripted::{Lines, Scripted};
 use lily_chat::{ChatTemplate, Tokenizer};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::CpuBackend;
 use lily_engine::{Engine, Options};
 use lily_server::{App, Config};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -101,6 +102,46 @@ pub(crate) fn model() -> SocketAddr {
     SERVER.get_or_init(start).address
 }
 
+/// The embedded model's tokenizer.
+pub(crate) fn tokenizer() -> &'static Tokenizer {
+    static TOKENIZER: OnceLock<Tokenizer> = OnceLock::new();
+    let files = &checkpoint().files;
+    let load = || Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref()).expect("a tokenizer");
+    TOKENIZER.get_or_init(load)
+}
+
+/// A server that says what a test tells it to.
+pub(crate) struct Speaker {
+    pub(crate) server: Server,
+    pub(crate) lines: Lines,
+}
+
+impl Speaker {
+    /// With a template of the models, the official one or the embedded, and room for `context` tokens.
+    pub(crate) fn new(official: bool, context: usize) -> Self {
+        let script = Scripted::new(context);
+        let lines = script.lines();
+        let engine = Engine::start(script, options_for_engine());
+        let own = include_str!("../../../../models/qwen3.6-35b-a3b/chat_template.jinja");
+        let server = Server::start(engine, if official { own } else { template() }, |_| {});
+        // Its first reply is to nobody.
+        wait_until("ready", || crate::client::get(server.address, "/ready").status == 200);
+        Self { server, lines }
+    }
+
+    /// Asks for a reply that will be `text`.
+    pub(crate) fn reply(&self, text: &str, request: &Value) -> Value {
+        self.lines.say(tokenizer().encode(text).expect("tokens"));
+        crate::client::chat(self.server.address, request).ok()
+    }
+
+    /// The text of the prompt that came last.
+    pub(crate) fn prompt(&self) -> String {
+        let tokens = self.lines.prompts().pop().expect("a prompt");
+        tokens.into_iter().map(|token| String::from_utf8_lossy(tokenizer().bytes(token)).into_owned()).collect()
+    }
+}
+
 /// A server whose backend follows a script.
 pub(crate) fn scripted(script: Scripted, change: impl FnOnce(&mut Config)) -> Server {
     Server::start(engine(script), template(), change)
@@ -120,9 +161,7 @@ fn template() -> &'static str {
 }
 
 fn options_for_engine() -> Options {
-    let files = &checkpoint().files;
-    let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref());
-    Options { queue: 100, ..Options::new(tokenizer.expect("a tokenizer").vocabulary()) }
+    Options { queue: 100, ..Options::new(tokenizer().vocabulary()) }
 }
 
 /// Waits until `holds`; a server that never gets there fails the test.

@@ -1,0 +1,85 @@
+//! All that a reply's text holds, told apart.
+
+use crate::reasoning::{Piece, ReasoningSplitter};
+use crate::tools::{CallOptions, CallParser, ReplyEvent};
+
+/// Splits a reply's text, in pieces of any size, into reasoning, content and calls: a [`ReasoningSplitter`] and, behind
+/// it, a [`CallParser`].
+///
+/// A call to a known function ends reasoning that was not closed.
+#[derive(Clone, Debug)]
+pub struct ReplyParser {
+    splitter: Option<ReasoningSplitter>,
+    calls: Option<CallParser>,
+}
+
+impl ReplyParser {
+    /// `reasoning`: whether to tell reasoning from content and, if so, whether the reply begins within reasoning; see
+    /// [`begins_in_reasoning`](crate::begins_in_reasoning). Without `calls`, what looks like one is content.
+    #[must_use]
+    pub fn new(reasoning: Option<bool>, calls: Option<CallOptions>) -> Self {
+        let splitter = reasoning.map(|begins| match &calls {
+            Some(calls) => ReasoningSplitter::new(begins).ended_by_calls(calls.tools.clone()),
+            None => ReasoningSplitter::new(begins),
+        });
+        Self { splitter, calls: calls.map(CallParser::new) }
+    }
+
+    /// Takes the next piece of the reply; gives what is certain.
+    pub fn push(&mut self, text: &str) -> Vec<ReplyEvent> {
+        match &mut self.splitter {
+            Some(splitter) => {
+                let pieces = splitter.push(text);
+                self.pieces(pieces)
+            }
+            None if text.is_empty() => Vec::new(),
+            None => self.content(text.to_owned()),
+        }
+    }
+
+    /// Ends the reply: gives what was held back.
+    pub fn finish(&mut self) -> Vec<ReplyEvent> {
+        let pieces = self.splitter.as_mut().map(ReasoningSplitter::finish).unwrap_or_default();
+        let mut events = self.pieces(pieces);
+        events.extend(self.calls.as_mut().map(CallParser::finish).unwrap_or_default());
+        events
+    }
+
+    /// True once the reply is as long as it may be: it was to make a single call, and that is complete.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.calls.as_ref().is_some_and(CallParser::is_done)
+    }
+
+    /// True once the first of the content or of a call has come, or if there is no reasoning to tell from it.
+    #[must_use]
+    pub fn is_past_reasoning(&self) -> bool {
+        self.splitter.as_ref().is_none_or(ReasoningSplitter::is_past_reasoning)
+    }
+
+    /// Whether a call has ended reasoning that was not closed.
+    #[must_use]
+    pub fn reasoning_was_open(&self) -> bool {
+        self.splitter.as_ref().is_some_and(ReasoningSplitter::ended_by_a_call)
+    }
+
+    fn pieces(&mut self, pieces: Vec<Piece>) -> Vec<ReplyEvent> {
+        let mut events = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Reasoning(text) => events.push(ReplyEvent::Reasoning(text)),
+                Piece::Content(text) => events.extend(self.content(text)),
+            }
+        }
+        events
+    }
+
+    fn content(&mut self, text: String) -> Vec<ReplyEvent> {
+        let was_open = self.reasoning_was_open();
+        let Some(calls) = &mut self.calls else { return vec![ReplyEvent::Content(text)] };
+        if was_open {
+            calls.forgive_think();
+        }
+        calls.push(&text)
+    }
+}

@@ -1,0 +1,253 @@
+//! What the declared JSON schemas say about a parameter.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+/// The functions that a reply may call.
+#[derive(Clone, Debug, Default)]
+pub struct ToolSet {
+    /// The schemas of their arguments by name.
+    functions: HashMap<String, Value>,
+}
+
+impl ToolSet {
+    /// Of definitions as OpenAI's chat format has them: `{"type": "function", "function": {"name", "parameters"}}`. Of
+    /// two with one name the first counts; what has no name is left out.
+    #[must_use]
+    pub fn new(tools: &[Value]) -> Self {
+        let mut functions = HashMap::new();
+        for function in tools.iter().filter_map(|tool| tool.get("function")) {
+            if let Some(name) = function.get("name").and_then(Value::as_str) {
+                let schema = || function.get("parameters").cloned().unwrap_or_default();
+                functions.entry(name.to_owned()).or_insert_with(schema);
+            }
+        }
+        Self { functions }
+    }
+
+    /// Whether there is a function of this name.
+    #[must_use]
+    pub fn contains(&self, name: &str) -> bool {
+        self.functions.contains_key(name)
+    }
+
+    /// Whether the name of some function begins so.
+    pub(crate) fn some_begins_with(&self, start: &str) -> bool {
+        self.functions.keys().any(|name| name.starts_with(start))
+    }
+
+    /// What a function's parameter may be; anything if nothing is said about it.
+    pub(crate) fn expected(&self, function: &str, parameter: &str) -> Expected {
+        let Some(root) = self.functions.get(function) else { return Expected::anything() };
+        let mut resolver = Resolver { root, fuel: 200 };
+        let object = resolver.follow(root);
+        let declared = object.get("properties").and_then(|properties| properties.get(parameter));
+        match declared.or_else(|| object.get("additionalProperties")) {
+            Some(schema) => resolver.resolve(schema),
+            None => Expected::anything(),
+        }
+    }
+}
+
+/// Kinds of JSON values, as a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kinds(u8);
+
+impl Kinds {
+    const NONE: Self = Self(0);
+    pub(crate) const STRING: Self = Self(1);
+    pub(crate) const INTEGER: Self = Self(2);
+    /// Any number.
+    pub(crate) const NUMBER: Self = Self(4);
+    pub(crate) const BOOLEAN: Self = Self(8);
+    pub(crate) const NULL: Self = Self(16);
+    pub(crate) const ARRAY: Self = Self(32);
+    pub(crate) const OBJECT: Self = Self(64);
+    pub(crate) const ANY: Self = Self(127);
+
+    /// Whether all of `kinds` are in it.
+    pub(crate) fn has(self, kinds: Self) -> bool {
+        self.0 & kinds.0 == kinds.0
+    }
+
+    pub(crate) fn with(self, kinds: Self) -> Self {
+        Self(self.0 | kinds.0)
+    }
+
+    fn and(self, kinds: Self) -> Self {
+        Self(self.0 & kinds.0)
+    }
+
+    fn named(name: &str) -> Self {
+        match name {
+            "string" => Self::STRING,
+            "integer" => Self::INTEGER,
+            "number" => Self::NUMBER.with(Self::INTEGER),
+            "boolean" => Self::BOOLEAN,
+            "null" => Self::NULL,
+            "array" => Self::ARRAY,
+            "object" => Self::OBJECT,
+            // A type that JSON schema does not have: nothing is known.
+            _ => Self::ANY,
+        }
+    }
+
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::NULL,
+            Value::Bool(_) => Self::BOOLEAN,
+            Value::Number(number) if number.is_f64() => Self::NUMBER.with(Self::INTEGER),
+            Value::Number(_) => Self::INTEGER,
+            Value::String(_) => Self::STRING,
+            Value::Array(_) => Self::ARRAY,
+            Value::Object(_) => Self::OBJECT,
+        }
+    }
+}
+
+/// What a value may be.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Expected {
+    pub(crate) kinds: Kinds,
+    /// The only values allowed; empty if all of the kinds are.
+    pub(crate) choices: Vec<Value>,
+}
+
+impl Expected {
+    pub(crate) fn anything() -> Self {
+        Self { kinds: Kinds::ANY, choices: Vec::new() }
+    }
+}
+
+/// Reads schemas that refer to each other, in bounded time: references may form circles.
+struct Resolver<'s> {
+    root: &'s Value,
+    /// Schemas that may yet be looked at.
+    fuel: usize,
+}
+
+impl<'s> Resolver<'s> {
+    /// The schema that `schema` refers to, or itself.
+    fn follow(&mut self, mut schema: &'s Value) -> &'s Value {
+        while let Some(reference) = schema.get("$ref").and_then(Value::as_str)
+            && let Some(target) = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer))
+            && self.fuel > 0
+        {
+            self.fuel -= 1;
+            schema = target;
+        }
+        schema
+    }
+
+    fn resolve(&mut self, schema: &'s Value) -> Expected {
+        if self.fuel == 0 {
+            return Expected::anything();
+        }
+        self.fuel -= 1;
+        let target = self.follow(schema);
+        let mut expected = self.own(target);
+        for name in ["anyOf", "oneOf"] {
+            if let Some(branches) = target.get(name).and_then(Value::as_array).filter(|branches| !branches.is_empty()) {
+                let branches: Vec<Expected> = branches.iter().map(|branch| self.resolve(branch)).collect();
+                expected = both(expected, either(branches));
+            }
+        }
+        for part in target.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            let part = self.resolve(part);
+            expected = both(expected, part);
+        }
+        if [schema, target].iter().any(|schema| schema.get("nullable") == Some(&Value::Bool(true))) {
+            expected.kinds = expected.kinds.with(Kinds::NULL);
+        }
+        expected
+    }
+
+    /// What a schema says without its parts.
+    fn own(&self, schema: &Value) -> Expected {
+        let choices = match (schema.get("const"), schema.get("enum").and_then(Value::as_array)) {
+            (Some(only), _) => vec![only.clone()],
+            (None, Some(choices)) => choices.clone(),
+            (None, None) => Vec::new(),
+        };
+        let kinds = match schema.get("type") {
+            Some(Value::String(name)) => Kinds::named(name),
+            Some(Value::Array(names)) => {
+                names.iter().filter_map(Value::as_str).map(Kinds::named).fold(Kinds::NONE, Kinds::with)
+            }
+            _ if !choices.is_empty() => choices.iter().map(Kinds::of).fold(Kinds::NONE, Kinds::with),
+            _ if schema.get("properties").is_some() => Kinds::OBJECT,
+            _ if schema.get("items").is_some() => Kinds::ARRAY,
+            _ => Kinds::ANY,
+        };
+        let kinds = if kinds == Kinds::NONE { Kinds::ANY } else { kinds };
+        Expected { kinds, choices }
+    }
+}
+
+fn either(branches: Vec<Expected>) -> Expected {
+    let kinds = branches.iter().fold(Kinds::NONE, |kinds, branch| kinds.with(branch.kinds));
+    let all_choose = branches.iter().all(|branch| !branch.choices.is_empty());
+    let choices = if all_choose { branches.into_iter().flat_map(|b| b.choices).collect() } else { Vec::new() };
+    Expected { kinds, choices }
+}
+
+fn both(one: Expected, other: Expected) -> Expected {
+    let kinds = match one.kinds.and(other.kinds) {
+        // A schema that nothing satisfies: the model has to write something all the same.
+        Kinds::NONE => one.kinds.with(other.kinds),
+        kinds => kinds,
+    };
+    let choices = if one.choices.is_empty() { other.choices } else { one.choices };
+    Expected { kinds, choices }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kinds, ToolSet};
+    use serde_json::{Value, json};
+
+    fn kinds(parameter: Value) -> Kinds {
+        let definitions = json!({"Text": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"},
+            "Tree": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"$ref": "#/$defs/Tree"}]}});
+        let parameters = json!({"type": "object", "properties": {"p": parameter}, "$defs": definitions});
+        ToolSet::new(&[json!({"function": {"name": "f", "parameters": parameters}})]).expected("f", "p").kinds
+    }
+
+    #[test]
+    fn kinds_are_found_in_every_form() {
+        let text_or_null = Kinds::STRING.with(Kinds::NULL);
+        for (schema, expected) in [
+            (json!({"type": "string"}), Kinds::STRING),
+            (json!({"type": "number"}), Kinds::NUMBER.with(Kinds::INTEGER)),
+            (json!({"type": ["string", "null"]}), text_or_null),
+            (json!({"type": "string", "nullable": true}), text_or_null),
+            (json!({"anyOf": [{"type": "string"}, {"type": "null"}]}), text_or_null),
+            (json!({"oneOf": [{"$ref": "#/$defs/Text"}, {"type": "null"}]}), text_or_null),
+            (json!({"allOf": [{"$ref": "#/$defs/Text"}], "description": "x"}), Kinds::STRING),
+            (json!({"$ref": "#/$defs/Text", "nullable": true}), text_or_null),
+            (json!({"enum": ["a", 1]}), Kinds::STRING.with(Kinds::INTEGER)),
+            (json!({"const": true}), Kinds::BOOLEAN),
+            (json!({"items": {}}), Kinds::ARRAY),
+            (json!({"properties": {}}), Kinds::OBJECT),
+            (json!({"description": "x"}), Kinds::ANY),
+            (json!({"type": "file"}), Kinds::ANY),
+            (json!({"$ref": "#/$defs/Missing"}), Kinds::ANY),
+            (json!({"$ref": "#/$defs/Loop"}), Kinds::ANY),
+            (json!({"$ref": "#/$defs/Tree"}), Kinds::ANY),
+            (json!(true), Kinds::ANY),
+        ] {
+            assert_eq!(kinds(schema.clone()), expected, "{schema}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_declared_may_be_anything() {
+        let tools = json!({"function": {"name": "f", "parameters": {"additionalProperties": {"type": "string"}}}});
+        let tools = ToolSet::new(&[tools, json!({"function": {"name": "g"}}), json!(7)]);
+        assert_eq!(tools.expected("f", "x").kinds, Kinds::STRING);
+        assert_eq!(tools.expected("g", "x").kinds, Kinds::ANY);
+        assert_eq!(tools.expected("h", "x").kinds, Kinds::ANY);
+        assert!(tools.contains("g") && !tools.contains("h"));
+    }
+}

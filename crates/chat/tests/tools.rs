@@ -1,0 +1,410 @@
+//! Tool calls in replies, by the numbers of the field cases, each read whole, in single characters and cut at random.
+
+mod cuts;
+
+use std::sync::Arc;
+
+use cuts::{cut, places};
+use lily_chat::{CallOptions, ReplyEvent, ReplyParser, ToolSet};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// What a reply amounts to.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Read {
+    reasoning: String,
+    content: String,
+    /// Name and arguments.
+    calls: Vec<(String, String)>,
+    ended: usize,
+}
+
+fn tools() -> Arc<ToolSet> {
+    let parameters = json!({"type": "object", "properties": {
+        "text": {"type": "string"}, "count": {"type": "integer"}, "flag": {"type": "boolean"},
+        "list": {"type": "array"}, "options": {"type": "object"}, "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    }});
+    Arc::new(ToolSet::new(&[
+        json!({"type": "function", "function": {"name": "f", "parameters": parameters}}),
+        json!({"type": "function", "function": {"name": "now"}}),
+    ]))
+}
+
+fn parser(begins_in_reasoning: bool, single: bool) -> ReplyParser {
+    let calls = CallOptions { tools: tools(), id_prefix: "call_x".into(), single };
+    ReplyParser::new(Some(begins_in_reasoning), Some(calls))
+}
+
+fn gather(events: Vec<ReplyEvent>) -> Read {
+    let mut read = Read::default();
+    for event in events {
+        match event {
+            ReplyEvent::Reasoning(text) => read.reasoning += &text,
+            ReplyEvent::Content(text) => read.content += &text,
+            ReplyEvent::CallBegin { index, id, name } => {
+                assert_eq!((index, id), (read.calls.len(), format!("call_x{index}")));
+                assert_eq!(read.ended, index, "one call at a time");
+                read.calls.push((name, String::new()));
+            }
+            ReplyEvent::CallArguments { index, json } => {
+                assert!(!json.is_empty() && index + 1 == read.calls.len() && read.ended == index);
+                read.calls[index].1 += &json;
+            }
+            ReplyEvent::CallEnd { index } => {
+                assert_eq!(index + 1, read.calls.len());
+                read.ended += 1;
+            }
+        }
+    }
+    assert_eq!(read.ended, read.calls.len(), "every call ends: {read:?}");
+    for (name, arguments) in &read.calls {
+        let parsed: Result<serde_json::Map<String, Value>, _> = serde_json::from_str(arguments);
+        assert!(parsed.is_ok(), "{name}: {arguments}");
+    }
+    read
+}
+
+fn run(begins: bool, single: bool, pushes: &[&str]) -> Read {
+    let mut parser = parser(begins, single);
+    let mut events: Vec<ReplyEvent> = pushes.iter().flat_map(|text| parser.push(text)).collect();
+    events.extend(parser.finish());
+    gather(events)
+}
+
+/// Reads `text` whole and in single characters.
+fn read_from(begins: bool, text: &str) -> Read {
+    let whole = run(begins, false, &[text]);
+    let characters: Vec<String> = text.chars().map(String::from).collect();
+    let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
+    assert_eq!(run(begins, false, &characters), whole, "{text:?}");
+    whole
+}
+
+fn read(text: &str) -> Read {
+    read_from(false, text)
+}
+
+fn calls(text: &str) -> Vec<(String, Value)> {
+    let parse = |(name, arguments): (String, String)| (name, serde_json::from_str(&arguments).expect("JSON"));
+    read(text).calls.into_iter().map(parse).collect()
+}
+
+fn one(name: &str, arguments: Value) -> Vec<(String, Value)> {
+    vec![(name.to_owned(), arguments)]
+}
+
+/// A call as the template writes it.
+fn written(parameters: &[(&str, &str)]) -> String {
+    let parameters: String =
+        parameters.iter().map(|(key, value)| format!("<parameter={key}>\n{value}\n</parameter>\n")).collect();
+    format!("<tool_call>\n<function=f>\n{parameters}</function>\n</tool_call>")
+}
+
+#[test]
+fn case_16_text_before_a_call_is_content() {
+    let text = format!(
+        "Let me look.\n\n{}\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        written(&[("count", "1")])
+    );
+    let all = read(&text);
+    assert_eq!(all.content, "Let me look.");
+    assert_eq!(all.calls, [("f".into(), r#"{"count":1}"#.into()), ("now".into(), "{}".into())]);
+    // And after it, as long as it is more than white space.
+    assert_eq!(read(&format!("{}\n", written(&[]))).content, "");
+    assert_eq!(read(&format!("A\n\n{}\nB", written(&[]))).content, "A\n\n\nB");
+    assert_eq!(read(&format!("{}\n\nB\n", written(&[]))).content, "B");
+    // Without calls nothing is touched.
+    assert_eq!(read("\n\n a < b <tool_call> c </tool_call>\n ").content, "\n\n a < b <tool_call> c </tool_call>\n ");
+}
+
+#[test]
+fn case_17_malformed_calls_are_salvaged() {
+    let x = || one("f", json!({"text": "x"}));
+    for text in [
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>\n</tool_call>",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>\n</function>",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</tool_call>",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n",
+        "<tool_call><function=f><parameter=text>x</parameter></function></tool_call>",
+        "<tool_call>\n<function=\"f\">\n<parameter=\"text\">\nx\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f\n<parameter=text\nx\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f>\n stray <parameter=text>\nx\n</parameter>\n</function>\n</tool_call>\n</tool_call>",
+        "<function=f>\n<parameter=text>\nx\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"text\": \"x\"}}\n</tool_call>",
+        "<tool_call>{'name': 'f', 'arguments': {'text': 'x'}}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"x\"}\n</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"x",
+    ] {
+        assert_eq!(calls(text), x(), "{text:?}");
+        assert_eq!(read(text).content, "", "{text:?}");
+    }
+    let [first, second] = [("f".to_owned(), json!({"text": "x"})), ("now".to_owned(), json!({}))];
+    for text in [
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>\n</function>\n<function=now>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"x\"}}</tool_call>\n<tool_call>{\"name\": \"now\"}</tool_call>",
+    ] {
+        assert_eq!(calls(text), [first.clone(), second.clone()], "{text:?}");
+    }
+    // An object that is no call stays text.
+    assert_eq!(read("<tool_call>\n{\"a\": 1}\n").content, "<tool_call>\n{\"a\": 1}\n");
+}
+
+#[test]
+fn case_18_a_call_ends_reasoning_that_was_not_closed() {
+    let text = format!("I need f.\n\n{}", written(&[("count", "1")]));
+    let all = read_from(true, &text);
+    assert_eq!((all.reasoning.as_str(), all.content.as_str()), ("I need f.", ""));
+    assert_eq!(all.calls, [("f".into(), r#"{"count":1}"#.into())]);
+    // At once, in JSON, and with the tag after all.
+    assert_eq!(read_from(true, &written(&[])).calls, [("f".into(), "{}".into())]);
+    assert_eq!(
+        read_from(true, "so <tool_call>\n{\"name\": \"now\"}\n</tool_call>").calls,
+        [("now".into(), "{}".into())]
+    );
+    let late = read_from(true, &format!("I need f.\n{}\n</think>\n\nDone.", written(&[])));
+    assert_eq!((late.reasoning.as_str(), late.content.as_str(), late.calls.len()), ("I need f.", "Done.", 1));
+    // Thoughts about tags are thoughts.
+    for thought in
+        ["A <tool_call> tag.", "<tool_call>\n<function=NAME>\n", "<tool_call>\n<function=", "<tool_call> <t", "a <t"]
+    {
+        let all = read_from(true, &format!("{thought}</think>\n\nyes"));
+        assert_eq!((all.reasoning.as_str(), all.content.as_str()), (thought.trim_end(), "yes"), "{thought:?}");
+        assert_eq!(read_from(true, thought).reasoning, thought.trim_end());
+    }
+}
+
+#[test]
+fn case_19_values_have_the_types_of_the_schema() {
+    let text = written(&[
+        ("text", "3.10.5-beta"),
+        ("count", "5.0"),
+        ("flag", "True"),
+        ("options", "{'a': None}"),
+        ("list", "[\"</parameter>\", 1.50]"),
+        ("note", "null"),
+    ]);
+    let expected = r#"{"text":"3.10.5-beta","count":5,"flag":true,"options":{"a":null},"list":["</parameter>", 1.50],"note":null}"#;
+    assert_eq!(read(&text).calls, [("f".into(), expected.into())]);
+    assert_eq!(
+        read(&written(&[("text", "2026-01-02"), ("note", "nul")])).calls[0].1,
+        r#"{"text":"2026-01-02","note":"nul"}"#
+    );
+    // Nothing is known of an unknown function's parameters, nor of others than the declared.
+    let unknown = "<tool_call>\n<function=g>\n<parameter=a>\n[1]\n</parameter>\n<parameter=b>\n1.x\n</parameter>\n</function>\n</tool_call>";
+    assert_eq!(calls(unknown), one("g", json!({"a": [1], "b": "1.x"})));
+}
+
+#[test]
+fn case_20_strings_are_byte_exact() {
+    for value in [
+        "",
+        "\n",
+        "\n\n",
+        "  leading",
+        "trailing\n",
+        "trailing\n\n\n",
+        "a\r\nb\r\n",
+        "\r\n",
+        "tab\t\"quotes\" \\ back",
+        "🦔 日本語 e\u{301}",
+        "</tool_call>",
+        "x\n</tool_call>\ny",
+        "<tool_call>\n<function=f>",
+        "a </parameter> b",
+        "a\n</parameter>\nb",
+        "</function>",
+        "</function>\n</tool_call> and more",
+        "</parameter",
+        "<",
+        "a <b></b> </p",
+        "</think>",
+        "<|im_end|>",
+        "Say:\n<tool_call>\n<function=f>\n<parameter=text>\nhi\n</parameter>\n</function>\n</tool_call>\nEnd",
+        "{\"json\": true}",
+        "null",
+        "5.0",
+    ] {
+        let expected = one("f", json!({"text": value, "count": 2}));
+        assert_eq!(calls(&written(&[("text", value), ("count", "2")])), expected, "{value:?}");
+        let last = written(&[("count", "2"), ("text", value)]);
+        assert_eq!(calls(&last), one("f", json!({"count": 2, "text": value})), "{value:?}");
+        assert_eq!(
+            calls(&format!("{last}\n<tool_call>\n<function=now>\n</function>\n</tool_call>")).len(),
+            2,
+            "{value:?}"
+        );
+    }
+}
+
+#[test]
+fn case_21_tags_in_pieces_do_not_leak() {
+    let mut parser = parser(false, false);
+    let mut seen = Vec::new();
+    for piece in [
+        "Hi",
+        ".\n\n<",
+        "tool",
+        "_call",
+        ">\n<func",
+        "tion=f>\n<param",
+        "eter=text>\na<",
+        "/para",
+        "meter>\n</fun",
+        "ction>\n</tool_call>",
+    ] {
+        seen.push(parser.push(piece));
+    }
+    assert!(parser.finish().is_empty());
+    let arguments = |json: &str| ReplyEvent::CallArguments { index: 0, json: json.into() };
+    assert_eq!(seen[0], [ReplyEvent::Content("Hi".into())]);
+    assert_eq!(seen[1], [ReplyEvent::Content(".".into())]);
+    assert!(seen[2..5].iter().all(Vec::is_empty));
+    assert_eq!(seen[5], [ReplyEvent::CallBegin { index: 0, id: "call_x0".into(), name: "f".into() }]);
+    assert_eq!(seen[6], [arguments("{\"text\":\"a")]);
+    assert!(seen[7].is_empty() && seen[8].is_empty());
+    assert_eq!(seen[9], [arguments("\"}"), ReplyEvent::CallEnd { index: 0 }]);
+}
+
+#[test]
+fn case_23_a_call_that_is_cut_gives_what_is_there() {
+    let text = format!("Go.\n{}", written(&[("count", "12"), ("text", "some text")]));
+    for end in (0..text.len()).filter(|&end| text.is_char_boundary(end)) {
+        // Every beginning is read without a leak, to an end.
+        let all = read(&text[..end]);
+        let rest = all.content.strip_prefix("Go.").unwrap_or_default();
+        assert!(rest.len() < "\n<tool_call>".len() && "\n<tool_call>".starts_with(rest), "{end}: {rest:?}");
+    }
+    let cut = |marker: &str| calls(&text[..text.find(marker).expect("there") + marker.len()]);
+    assert_eq!(cut("<function"), []);
+    assert_eq!(cut("<function=f>"), one("f", json!({})));
+    assert_eq!(cut("<parameter=cou"), one("f", json!({})));
+    assert_eq!(cut("1"), one("f", json!({"count": 1})));
+    assert_eq!(cut("some te"), one("f", json!({"count": 12, "text": "some te"})));
+    assert_eq!(cut("some text\n</par"), one("f", json!({"count": 12, "text": "some text"})));
+}
+
+#[test]
+fn case_24_a_primed_call_without_arguments_gives_an_empty_object() {
+    for text in [
+        "<tool_call>\n<function=now>\n",
+        "<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=now>",
+    ] {
+        assert_eq!(calls(text), one("now", json!({})));
+    }
+}
+
+#[test]
+fn case_26_arguments_come_while_they_are_written() {
+    let mut parser = parser(false, false);
+    parser.push("<tool_call>\n<function=f>\n<parameter=text>\n");
+    for word in ["one ", "two\n", "\"three\" "] {
+        match parser.push(word).as_slice() {
+            [ReplyEvent::CallArguments { json, .. }] => assert!(json.contains(word.trim().trim_matches('"')), "{json}"),
+            other => panic!("{word:?}: {other:?}"),
+        }
+    }
+    // So does a text that might have been null.
+    parser.push("\n</parameter>\n<parameter=note>\nnu");
+    assert_eq!(parser.push("mb"), [ReplyEvent::CallArguments { index: 0, json: "\"numb".into() }]);
+}
+
+#[test]
+fn case_27_without_a_closing_tag_everything_is_reasoning() {
+    let all = read_from(true, "on and on\n");
+    assert_eq!((all.reasoning.as_str(), all.content.as_str(), all.calls.len()), ("on and on", "", 0));
+}
+
+#[test]
+fn a_single_call_ends_the_reply() {
+    let text = format!("{}\n{}", written(&[("count", "1")]), written(&[("count", "2")]));
+    let mut single = parser(false, true);
+    let first = text.find("</tool_call>").expect("there");
+    let mut events = single.push(&text[..first]);
+    assert!(!single.is_done());
+    events.extend(single.push(&text[first..]));
+    assert!(single.is_done());
+    events.extend(single.push("more"));
+    events.extend(single.finish());
+    assert_eq!(gather(events).calls, [("f".into(), r#"{"count":1}"#.into())]);
+}
+
+#[test]
+fn the_work_is_linear_in_the_text() {
+    // Quadratic work would never end.
+    for unit in ["<", "</parameter>", "<tool_call>", "\n", " ", "</", "{", "<function=f>\n"] {
+        let long = unit.repeat(100_000 / unit.len());
+        for start in
+            ["", "<tool_call>\n<function=", "<tool_call>\n<function=f>\n<parameter=text>\n", "<tool_call>{\"a\":"]
+        {
+            let mut parser = parser(true, false);
+            parser.push("</think>");
+            parser.push(start);
+            for character in long.chars() {
+                parser.push(character.encode_utf8(&mut [0; 4]));
+            }
+            parser.finish();
+        }
+    }
+}
+
+fn fragments() -> impl Strategy<Value = String> {
+    let fragment = prop::sample::select(vec![
+        "<tool_call>",
+        "</tool_call>",
+        "<function=f>",
+        "<function=now>",
+        "<function=g>",
+        "</function>",
+        "<parameter=text>",
+        "<parameter=count>",
+        "<parameter=list>",
+        "<parameter=note>",
+        "</parameter>",
+        "<think>",
+        "</think>",
+        "\n",
+        "\n",
+        " ",
+        "x",
+        "null",
+        "5.0",
+        "[1, 'a']",
+        "{\"name\": \"f\", \"arguments\": {\"a\": \"}\"}}",
+        "{\"name",
+        "<",
+        "</",
+        ">",
+        "é🙂",
+        "\r\n",
+        "\"",
+        "<tool_call>\n<function=f>\n<parameter=text>\n",
+        "\n</parameter>\n</function>\n</tool_call>",
+    ]);
+    prop::collection::vec(fragment, 0..16).prop_map(|fragments| fragments.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn cuts_do_not_change_what_is_read(begins in any::<bool>(), single in any::<bool>(), text in fragments(), places in places()) {
+        let whole = run(begins, single, &[&text]);
+        prop_assert_eq!(run(begins, single, &cut(&text, &places)), whole.clone());
+        let characters: Vec<String> = text.chars().map(String::from).collect();
+        let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
+        prop_assert_eq!(run(begins, single, &characters), whole);
+    }
+
+    #[test]
+    fn what_the_template_writes_is_read_back(text in "[a-z<>/\n\r \"é🙂]{0,30}", count in any::<i64>(), note in "[ -~]{0,8}") {
+        let written = written(&[("text", &text), ("count", &count.to_string()), ("note", &note)]);
+        let note = if note == "null" { Value::Null } else { json!(note) };
+        prop_assert_eq!(calls(&written), one("f", json!({"text": text, "count": count, "note": note})));
+    }
+}

@@ -1,0 +1,207 @@
+//! What a request says about tools: which there are, whether one must be called, and how many at once. The same for
+//! every endpoint once it has been read.
+
+use crate::error::ApiError;
+use crate::fields::{self, Fields};
+use lily_chat::ToolSet;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The tools of a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tools {
+    /// In the form that templates take, which is OpenAI's.
+    pub(crate) definitions: Vec<Value>,
+    pub(crate) choice: Choice,
+    /// Whether a reply may hold more than one call.
+    pub(crate) parallel: bool,
+}
+
+/// Whether the model calls a tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Choice {
+    #[default]
+    Auto,
+    /// It may not: the tools are not shown.
+    None,
+    /// Any of them.
+    Required,
+    /// This one.
+    Named(String),
+}
+
+impl Tools {
+    /// Reads `tools`, `tool_choice` and `parallel_tool_calls` in the form of the chat endpoint.
+    pub(crate) fn read(request: &Fields<'_>) -> Result<Self, ApiError> {
+        let definitions = request.array("tools")?.unwrap_or_default();
+        for (index, tool) in definitions.iter().enumerate() {
+            check(&Fields::of(tool, &format!("tools[{index}]"))?)?;
+        }
+        let tools = Self {
+            definitions: definitions.to_vec(),
+            choice: read_choice(request)?,
+            parallel: request.boolean("parallel_tool_calls")?.unwrap_or(true),
+        };
+        tools.check_choice()?;
+        Ok(tools)
+    }
+
+    fn check_choice(&self) -> Result<(), ApiError> {
+        let is_there = |name: &str| self.names().any(|known| known == name);
+        match &self.choice {
+            Choice::Required | Choice::Named(_) if self.definitions.is_empty() => {
+                let message = "'tool_choice' makes the model call a tool, but 'tools' is missing or empty.";
+                Err(ApiError::parameter("tool_choice", message))
+            }
+            Choice::Named(name) if !is_there(name) => {
+                let path = "tool_choice.function.name";
+                let message = format!("'{path}' is {}, which is not among 'tools'.", fields::quoted(name));
+                Err(ApiError::parameter(path, message).quoting_prompt())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.definitions.iter().filter_map(|tool| tool["function"]["name"].as_str())
+    }
+
+    /// The definitions to show to the model.
+    pub(crate) fn shown(&self) -> &[Value] {
+        if self.choice == Choice::None { &[] } else { &self.definitions }
+    }
+
+    /// What calls in the reply are read by; `None` if nothing in it is a call.
+    pub(crate) fn set(&self) -> Option<Arc<ToolSet>> {
+        (!self.shown().is_empty()).then(|| Arc::new(ToolSet::new(&self.definitions)))
+    }
+
+    /// What a reply that must be a call begins with; empty if it need not be one. The reply's own text follows.
+    ///
+    /// Where any function may be called, its name is the model's to choose. The text ends where tokens end in what the
+    /// model was trained on: `=` and the name after it share one.
+    pub(crate) fn primer(&self) -> String {
+        let only = || self.names().next().filter(|_| self.definitions.len() == 1);
+        let name = match &self.choice {
+            Choice::Auto | Choice::None => return String::new(),
+            Choice::Required => only(),
+            Choice::Named(name) => Some(name.as_str()),
+        };
+        match name {
+            Some(name) => format!("<tool_call>\n<function={name}>\n"),
+            None => "<tool_call>\n<function".into(),
+        }
+    }
+}
+
+fn check(tool: &Fields<'_>) -> Result<(), ApiError> {
+    let kind = fields::string(tool.required("type")?, &tool.path("type"))?;
+    if kind != "function" {
+        let path = tool.path("type");
+        let message = format!("'{path}' must be \"function\", not {}.", fields::quoted(kind));
+        return Err(ApiError::parameter(path, message).quoting_prompt());
+    }
+    let function = Fields::of(tool.required("function")?, &tool.path("function"))?;
+    let name = fields::string(function.required("name")?, &function.path("name"))?;
+    // Such a name would break the markup of calls.
+    if name.trim().is_empty() || name.trim() != name || name.contains(['<', '>', '"', '\'', '\n']) || name.len() > 256 {
+        let path = function.path("name");
+        let message = format!(
+            "'{path}' must be a name of 1 to 256 characters without white space around it, quotes, '<' and '>', not {}.",
+            fields::quoted(name)
+        );
+        return Err(ApiError::parameter(path, message).quoting_prompt());
+    }
+    function.string("description")?;
+    function.object("parameters")?;
+    Ok(())
+}
+
+fn read_choice(request: &Fields<'_>) -> Result<Choice, ApiError> {
+    let unknown = |what: &str| {
+        let message = format!(
+            "'tool_choice' must be \"none\", \"auto\", \"required\" or \
+             {{\"type\": \"function\", \"function\": {{\"name\": …}}}}, not {what}."
+        );
+        ApiError::parameter("tool_choice", message).quoting_prompt()
+    };
+    let choice = match request.value("tool_choice") {
+        None => return Ok(Choice::Auto),
+        Some(Value::String(word)) => {
+            return match word.as_str() {
+                "auto" => Ok(Choice::Auto),
+                "none" => Ok(Choice::None),
+                "required" => Ok(Choice::Required),
+                other => Err(unknown(&fields::quoted(other))),
+            };
+        }
+        Some(object @ Value::Object(_)) => Fields::of(object, "tool_choice")?,
+        Some(other) => return Err(fields::wrong_type("tool_choice", "a string or an object", other)),
+    };
+    match choice.string("type")? {
+        Some("function") | None => {}
+        Some(other) => return Err(unknown(&format!("of type {}", fields::quoted(other)))),
+    }
+    let function = Fields::of(choice.required("function")?, &choice.path("function"))?;
+    Ok(Choice::Named(fields::string(function.required("name")?, &function.path("name"))?.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Choice, Tools};
+    use crate::fields::Fields;
+    use serde_json::{Value, json};
+
+    fn read(request: Value) -> Result<Tools, Value> {
+        Tools::read(&Fields::of(&request, "").expect("an object")).map_err(|e| e.body()["error"]["param"].clone())
+    }
+
+    fn tool(name: &str) -> Value {
+        json!({"type": "function", "function": {"name": name, "parameters": {}}})
+    }
+
+    #[test]
+    fn choices_are_read() {
+        let named = json!({"type": "function", "function": {"name": "f"}});
+        for (choice, expected, primer) in [
+            (Value::Null, Choice::Auto, ""),
+            (json!("auto"), Choice::Auto, ""),
+            (json!("none"), Choice::None, ""),
+            (json!("required"), Choice::Required, "<tool_call>\n<function"),
+            (named, Choice::Named("f".into()), "<tool_call>\n<function=f>\n"),
+        ] {
+            let tools = read(json!({"tools": [tool("f"), tool("g")], "tool_choice": choice})).expect("fine");
+            assert_eq!((&tools.choice, tools.primer().as_str()), (&expected, primer));
+            assert_eq!(tools.set().is_none(), expected == Choice::None);
+            assert_eq!(tools.shown().is_empty(), expected == Choice::None);
+            assert!(tools.parallel);
+        }
+        let only = read(json!({"tools": [tool("f")], "tool_choice": "required", "parallel_tool_calls": false}));
+        let only = only.expect("fine");
+        assert_eq!((only.primer().as_str(), only.parallel), ("<tool_call>\n<function=f>\n", false));
+        assert!(read(json!({"tool_choice": "none"})).expect("fine").set().is_none());
+    }
+
+    #[test]
+    fn an_error_names_the_way_to_it() {
+        let choose = |choice: Value| json!({"tools": [tool("f")], "tool_choice": choice});
+        for (request, path) in [
+            (json!({"tools": {}}), "tools"),
+            (json!({"tools": [tool("f"), {"type": "x"}]}), "tools[1].type"),
+            (json!({"tools": [{"type": "function", "function": {}}]}), "tools[0].function.name"),
+            (json!({"tools": [tool("a>b")]}), "tools[0].function.name"),
+            (json!({"tools": [tool("")]}), "tools[0].function.name"),
+            (json!({"tools": [tool("f")], "parallel_tool_calls": "no"}), "parallel_tool_calls"),
+            (json!({"tool_choice": "required"}), "tool_choice"),
+            (json!({"tools": [], "tool_choice": {"type": "function", "function": {"name": "f"}}}), "tool_choice"),
+            (choose(json!("maybe")), "tool_choice"),
+            (choose(json!(1)), "tool_choice"),
+            (choose(json!({"type": "custom"})), "tool_choice"),
+            (choose(json!({"type": "function"})), "tool_choice.function"),
+            (choose(json!({"type": "function", "function": {}})), "tool_choice.function.name"),
+            (choose(json!({"type": "function", "function": {"name": "g"}})), "tool_choice.function.name"),
+        ] {
+            assert_eq!(read(request.clone()).expect_err("wrong"), path, "{request}");
+        }
+    }
+}
