@@ -8,6 +8,7 @@ use lily_engine::SubmitError;
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 
+use crate::cache::CacheSize;
 use crate::cli::ChatArgs;
 use crate::conversation::{Conversation, Ending};
 use crate::load::Model;
@@ -18,7 +19,7 @@ const HELP: &str = "/help     this\n/reset    forget the conversation\n/think   
 
 /// Reads questions and streams answers until /quit or the end of input.
 pub(crate) fn chat(args: &ChatArgs) -> Result<()> {
-    let model = Model::open(&args.model, 1)?;
+    let model = Model::open_with_cache(&args.model, 1, CacheSize::Share)?;
     let engine = model.start()?;
     let mut conversation = Conversation::new(&model, &engine, &args.sampling);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

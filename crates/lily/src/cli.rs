@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
+use crate::device::DeviceChoice;
+
 /// Serve Qwen3.6-35B-A3B on your own machine.
 #[derive(Debug, Parser)]
 #[command(name = "lily", version, about)]
@@ -47,6 +49,9 @@ pub(crate) struct ModelArgs {
     /// Threads to compute with; 0 is all cores.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
     pub(crate) threads: usize,
+    /// What runs the model.
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    pub(crate) device: DeviceChoice,
 }
 
 /// `lily serve`
@@ -63,6 +68,16 @@ pub(crate) struct ServeArgs {
     /// Requests answered at once; further ones wait.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parallel)]
     pub(crate) parallel: usize,
+    /// Memory for what has been read of prompts, so that it is not read again: 4G, 512M; 0 is none [default: a share of
+    /// what memory is left].
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) cache: Option<u64>,
+    /// Keep it on disk too, so that it outlives the server; the directory is made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache_dir: Option<PathBuf>,
+    /// Bytes that --cache-dir may take.
+    #[arg(long, value_name = "SIZE", default_value = "20G", value_parser = size, requires = "cache_dir")]
+    pub(crate) cache_disk: u64,
     /// The largest request body taken, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) max_body: u32,
@@ -116,6 +131,31 @@ pub(crate) struct InspectArgs {
     /// Sequences at once, for the memory plan.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parallel)]
     pub(crate) parallel: usize,
+    #[command(flatten)]
+    pub(crate) plan: PlanArgs,
+}
+
+/// What `lily inspect --plan` tells about.
+#[derive(Args, Debug)]
+pub(crate) struct PlanArgs {
+    /// Tell instead what a step takes on a GPU: dispatches, stages, bytes. Needs neither a GPU nor weights.
+    #[arg(long)]
+    pub(crate) plan: bool,
+    /// The model's sizes: qwen3.6-35b-a3b, or a config.json of that architecture [default: those of --model].
+    #[arg(long, value_name = "NAME|FILE", requires = "plan")]
+    pub(crate) config: Option<PathBuf>,
+    /// Tokens that each sequence holds after the step.
+    #[arg(long, value_name = "TOKENS", default_value_t = 4096, requires = "plan", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) context: u32,
+    /// Sequences of a decode step, up to 8.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "plan", value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub(crate) batch: u32,
+    /// A prefill step of so many tokens of a prompt instead of a decode step.
+    #[arg(long, value_name = "TOKENS", requires = "plan", conflicts_with = "batch", value_parser = clap::value_parser!(u32).range(1..=1 << 14))]
+    pub(crate) prefill: Option<u32>,
+    /// Draw the step in Graphviz' language: a rank a stage, an arrow for what must wait.
+    #[arg(long, value_name = "FILE", requires = "plan")]
+    pub(crate) dot: Option<PathBuf>,
 }
 
 /// `lily eval`
@@ -195,6 +235,19 @@ fn threads(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Bytes, or with a letter 1024 of the next smaller unit: 4G, 512M, 100K.
+fn size(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
+        Some(b'T' | b't') => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    let bytes = number.parse().ok().and_then(|number: u64| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "expected bytes, or a number with K, M, G or T, as 4G".into())
+}
+
 /// As the API has it.
 fn temperature(text: &str) -> Result<f32, String> {
     match text.parse() {
@@ -228,8 +281,18 @@ fn parallel(text: &str) -> Result<usize, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::Cli;
+    use super::{Cli, size};
     use clap::CommandFactory;
+
+    #[test]
+    fn sizes_have_units() {
+        let sizes = ["0", "77", "100K", "512m", "4G", "2T"].map(size);
+        let bytes = [0, 77, 100 << 10, 512 << 20, 4 << 30, 2 << 40];
+        assert_eq!(sizes, bytes.map(Ok));
+        for bad in ["", "G", "4GB", "-1", "1.5G", "99999999999T", "é"] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn arguments_are_consistent() {

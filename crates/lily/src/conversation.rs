@@ -122,6 +122,7 @@ impl<'m> Conversation<'m> {
                 event = reply.recv() => event,
             };
             match event {
+                Some(Event::Started { cached_tokens }) => read = cached_tokens,
                 Some(Event::Prefill { done, total }) => {
                     read = done;
                     progress.update(done, total);

@@ -1,25 +1,58 @@
 //! `lily inspect`: what a checkpoint is, and what it takes to run it.
 
+use std::fs;
 use std::io::{self, Write, stdout};
+use std::path::Path;
 
-use anyhow::Result;
-use lily_checkpoint::{Checkpoint, LayerKind};
+use anyhow::{Context, Result};
+use lily_checkpoint::{Checkpoint, Config, LayerKind};
+use lily_gpu::{Outline, Step};
 
-use crate::cli::InspectArgs;
-use crate::load::{machine_memory, open_checkpoint, plan};
+use crate::cache::CacheSize;
+use crate::cli::{InspectArgs, PlanArgs};
+use crate::load::{machine_memory, open_checkpoint, plan_with_cache};
 
 /// Prints shapes, bits and bytes, and the memory plan.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
+    if args.plan.plan {
+        let config = match &args.plan.config {
+            Some(config) => read_config(config)?,
+            None => open_checkpoint(&args.model)?.config,
+        };
+        return print_step(&config, &args.plan);
+    }
     let checkpoint = open_checkpoint(&args.model)?;
     let mut out = stdout().lock();
     print_shapes(&mut out, &checkpoint)?;
     writeln!(out)?;
     print_bytes(&mut out, &checkpoint)?;
     writeln!(out)?;
-    let plan = plan(&checkpoint, args.model.max_context, args.parallel)?;
+    let device = args.model.device.resolve()?;
+    let plan = plan_with_cache(&checkpoint, args.model.max_context, args.parallel, device, CacheSize::Share)?;
     writeln!(out, "Memory for {} sequences of {} tokens", plan.parallel, plan.context)?;
     writeln!(out, "{plan}")?;
     writeln!(out, "this machine {:>9.1} MiB", machine_memory()? as f64 / (1024.0 * 1024.0))?;
+    Ok(())
+}
+
+fn read_config(config: &Path) -> Result<Config> {
+    const FULL_SIZE: &str = "qwen3.6-35b-a3b";
+    if config == Path::new(FULL_SIZE) {
+        return Ok(Config::parse(include_bytes!("../../../models/qwen3.6-35b-a3b/config.json"))?);
+    }
+    let json = fs::read(config)
+        .with_context(|| format!("cannot read {}: give {FULL_SIZE} or the path of a config.json", config.display()))?;
+    Config::parse(&json).with_context(|| format!("{}", config.display()))
+}
+
+/// What a step takes on a GPU.
+fn print_step(config: &Config, args: &PlanArgs) -> Result<()> {
+    let step = args.prefill.map_or(Step::Decode(args.batch as usize), |rows| Step::Prefill(rows as usize));
+    let outline = Outline::new(config, step, args.context as usize)?;
+    write!(stdout().lock(), "{outline}")?;
+    if let Some(file) = &args.dot {
+        fs::write(file, outline.plan.dot()).with_context(|| format!("cannot write {}", file.display()))?;
+    }
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! From arguments to a running engine: find the checkpoint, check that it fits, start the backend.
 
 use std::io::{IsTerminal, stderr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -11,7 +11,9 @@ use lily_checkpoint::{CHECKPOINT, Checkpoint, Environment, Error, GenerationConf
 use lily_cpu::CpuBackend;
 use lily_engine::{Engine, Penalties};
 
+use crate::cache::{self, CacheSize};
 use crate::cli::ModelArgs;
+use crate::device::Device;
 use crate::terminal::tell;
 
 /// The share of the machine's memory that a plan may take; the rest is for the system and for what we misjudge.
@@ -25,12 +27,18 @@ pub(crate) struct Model {
     pub(crate) plan: MemoryPlan,
     /// Whether it is the one inside the program.
     pub(crate) embedded: bool,
+    pub(crate) device: Device,
     threads: usize,
 }
 
 impl Model {
     /// Opens the checkpoint that `args` mean and plans memory for `parallel` sequences.
     pub(crate) fn open(args: &ModelArgs, parallel: usize) -> Result<Self> {
+        Self::open_with_cache(args, parallel, CacheSize::Off)
+    }
+
+    /// As [`Model::open`], with a prefix cache.
+    pub(crate) fn open_with_cache(args: &ModelArgs, parallel: usize, cache: CacheSize) -> Result<Self> {
         let (checkpoint, embedded) = open(args)?;
         let files = &checkpoint.files;
         let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref())
@@ -54,30 +62,48 @@ impl Model {
             .iter()
             .try_fold(ChatTemplate::from_source(source)?, |template, config| template.with_special_tokens(config))
             .with_context(|| format!("{}: the chat template cannot be used", checkpoint.name()))?;
-        let plan = plan(&checkpoint, args.max_context, parallel)?;
+        let device = args.device.resolve()?;
+        let plan = plan_with_cache(&checkpoint, args.max_context, parallel, device, cache)?;
         Ok(Self {
             checkpoint: Arc::new(checkpoint),
             tokenizer: Arc::new(tokenizer),
             template: Arc::new(template),
             plan,
             embedded,
+            device,
             threads: args.threads,
         })
     }
 
-    /// The backend by itself, for work that needs no scheduling.
-    pub(crate) fn backend(&self) -> Result<CpuBackend> {
+    /// The processor as a backend, for work that needs no scheduling.
+    pub(crate) fn cpu(&self) -> Result<CpuBackend> {
         let options = lily_cpu::Options { threads: self.threads, max_context: self.plan.context, simd: None };
         Ok(CpuBackend::new(Arc::clone(&self.checkpoint), options)?)
     }
 
+    /// The GPU as a backend.
+    #[cfg(target_os = "macos")]
+    pub(crate) fn metal(&self) -> Result<crate::device::MetalBackend> {
+        crate::device::metal(&self.checkpoint, &lily_gpu::Options::new(self.plan.context, self.plan.parallel))
+    }
+
     /// An engine with a thread of its own.
     pub(crate) fn start(&self) -> Result<Engine> {
+        self.start_with_disk(None)
+    }
+
+    /// As [`Model::start`], the prefix cache also on disk: in this directory, with at most so many bytes.
+    pub(crate) fn start_with_disk(&self, disk: Option<(PathBuf, u64)>) -> Result<Engine> {
         let options = lily_engine::Options {
             parallel: self.plan.parallel,
+            cache: cache::options(&self.plan, &self.tokenizer, &self.checkpoint, disk),
             ..lily_engine::Options::new(self.tokenizer.vocabulary())
         };
-        Ok(Engine::start(self.backend()?, options))
+        match self.device {
+            Device::Cpu => Ok(Engine::start(self.cpu()?, options)),
+            #[cfg(target_os = "macos")]
+            Device::Metal { .. } => Ok(Engine::start(self.metal()?, options)),
+        }
     }
 }
 
@@ -141,7 +167,23 @@ fn is_repository_id(path: &Path) -> bool {
 }
 
 /// The memory plan for the context asked for, or for the longest that fits when none is.
-pub(crate) fn plan(checkpoint: &Checkpoint, max_context: Option<u32>, parallel: usize) -> Result<MemoryPlan> {
+pub(crate) fn plan(
+    checkpoint: &Checkpoint,
+    max_context: Option<u32>,
+    parallel: usize,
+    device: Device,
+) -> Result<MemoryPlan> {
+    plan_with_cache(checkpoint, max_context, parallel, device, CacheSize::Off)
+}
+
+/// As [`plan`], with a prefix cache.
+pub(crate) fn plan_with_cache(
+    checkpoint: &Checkpoint,
+    max_context: Option<u32>,
+    parallel: usize,
+    device: Device,
+    cache: CacheSize,
+) -> Result<MemoryPlan> {
     let longest = checkpoint.config.max_position_embeddings;
     if let Some(asked) = max_context
         && asked as usize > longest
@@ -149,22 +191,40 @@ pub(crate) fn plan(checkpoint: &Checkpoint, max_context: Option<u32>, parallel: 
         bail!("--max-context {asked} is more than the {longest} tokens the model was made for");
     }
     let asked = max_context.map_or(longest, |context| context as usize);
-    let plan = CpuBackend::plan(&checkpoint.config, checkpoint.weights.summary().bytes(), asked, parallel);
-    let memory = machine_memory()?;
-    let available = (memory as f64 * SHARE_OF_MEMORY) as u64;
-    if plan.total() <= available {
-        return Ok(plan);
+    let weights = checkpoint.weights.summary().bytes();
+    let (plan, memory, available) = match device {
+        Device::Cpu => {
+            let memory = machine_memory()?;
+            let available = (memory as f64 * SHARE_OF_MEMORY) as u64;
+            (CpuBackend::plan(&checkpoint.config, weights, asked, parallel), memory, available)
+        }
+        #[cfg(target_os = "macos")]
+        Device::Metal { recommended_bytes } => {
+            let options = lily_gpu::Options::new(asked, parallel);
+            let plan = crate::device::MetalBackend::plan(&checkpoint.config, weights, &options)?;
+            (plan, recommended_bytes, recommended_bytes)
+        }
+    };
+    let plan = MemoryPlan { cache: cache.fixed(), ..plan };
+    if plan.total() <= available
+        && (max_context.is_some() || cache.largest(&plan, available).is_none_or(|largest| largest.context == asked))
+    {
+        return Ok(cache.beside(plan, available));
     }
-    let largest = plan.largest_context(asked, available);
+    let largest = match max_context {
+        None => cache.largest(&plan, available),
+        Some(_) => plan.largest_context(asked, available),
+    };
     match largest {
         Some(smaller) if max_context.is_none() => Ok(smaller),
         Some(smaller) => bail!(
-            "a context of {asked} tokens for {parallel} sequences does not fit in this machine's {} MiB:\n{plan}\n\
+            "a context of {asked} tokens for {parallel} sequences does not fit in {}'s {} MiB:\n{plan}\n\
              --max-context {} would fit, or fewer sequences at once",
+            device.memory_name(),
             memory >> 20,
             smaller.context
         ),
-        None => bail!("the model does not fit in this machine's {} MiB:\n{plan}", memory >> 20),
+        None => bail!("the model does not fit in {}'s {} MiB:\n{plan}", device.memory_name(), memory >> 20),
     }
 }
 

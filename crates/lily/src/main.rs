@@ -1,9 +1,11 @@
 //! `lily`: the command line.
 
 mod bench;
+mod cache;
 mod chat;
 mod cli;
 mod conversation;
+mod device;
 mod eval;
 mod inspect;
 mod load;

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use lily_server::{App, Config, Defaults};
 use tokio::net::{TcpListener, lookup_host};
 use tracing_subscriber::EnvFilter;
 
+use crate::cache::CacheSize;
 use crate::cli::ServeArgs;
 use crate::load::{self, Model};
 use crate::terminal::tell;
@@ -34,12 +35,20 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         .init();
 
     let started = Instant::now();
-    let model = Model::open(&args.model, args.parallel)?;
+    let cache = args.cache.map_or(CacheSize::Share, CacheSize::Bytes);
+    let model = Model::open_with_cache(&args.model, args.parallel, cache)?;
     // On a terminal it has been said. A log has to have it too: its readers would wonder about the answers.
     if model.embedded && !colours {
         load::tell_embedded();
     }
-    let engine = model.start()?;
+    let disk = args.cache_dir.clone().map(|directory| (directory, args.cache_disk));
+    if let Some((directory, _)) = &disk {
+        if model.plan.cache == 0 {
+            bail!("--cache-dir needs a prefix cache in memory, and there is none: give --cache a size");
+        }
+        std::fs::create_dir_all(directory).with_context(|| format!("--cache-dir {}", directory.display()))?;
+    }
+    let engine = model.start_with_disk(disk)?;
     let app = App {
         engine,
         tokenizer: Arc::clone(&model.tokenizer),
@@ -68,10 +77,11 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
             several => format!("{several} requests at once of {context} tokens each"),
         };
         tell(format_args!(
-            "{} on {}, {requests}, {} planned, ready after {:.2} s",
+            "{} on {}, {requests}, {} planned, {} of them for a prefix cache, ready after {:.2} s",
             model.checkpoint.name(),
             app.engine.description().name,
             bytes(model.plan.total()),
+            bytes(model.plan.cache),
             started.elapsed().as_secs_f64()
         ));
         if context < SHORT_CONTEXT {

@@ -120,6 +120,23 @@ fn inspect_tells_shapes_and_memory() {
 }
 
 #[test]
+fn inspect_draws_the_step_of_a_gpu() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let picture = directory.path().join("plan.dot");
+    let picture = picture.to_str().expect("UTF-8");
+    let args = ["inspect", "--plan", "--config", "qwen3.6-35b-a3b", "--context", "1000", "--dot", picture];
+    let told = output(&args);
+    let said = text(&told.stdout);
+    let counts: Vec<usize> = said.lines().nth(1).expect("a second line").split(' ').flat_map(str::parse).collect();
+    assert!(matches!(counts[..], [1..=320, 1..=270]), "{said}");
+    assert!(std::fs::read_to_string(picture).expect("a picture").starts_with("digraph"));
+    let prefill = output(&["inspect", "--plan", "--prefill", "100"]);
+    assert!(text(&prefill.stdout).contains("prefill step, 100 rows"));
+    fails(&["inspect", "--context", "1000"], &["--plan"]);
+    fails(&["inspect", "--plan", "--prefill", "100", "--context", "10"], &["100 rows", "10 tokens"]);
+}
+
+#[test]
 fn what_cannot_be_is_said() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
@@ -182,7 +199,7 @@ impl Drop for Server {
 #[test]
 fn a_server_outlives_the_reader_of_its_log() {
     let mut server = Server(
-        lily(&["serve", "--host", "localhost", "--port", "0", "--max-context", "600"])
+        lily(&["serve", "--host", "localhost", "--port", "0", "--max-context", "600", "--cache", "64M"])
             .spawn()
             .expect("the program starts"),
     );
@@ -199,7 +216,10 @@ fn a_server_outlives_the_reader_of_its_log() {
     };
     drop(log);
     assert_eq!(said.matches("Lily Tiny").count(), 1, "{said}");
-    assert!(said.contains("4 requests at once of 600 tokens each") && said.contains(" MiB planned"), "{said}");
+    assert!(
+        said.contains("4 requests at once of 600 tokens each") && said.contains(" MiB planned, 64 MiB of them"),
+        "{said}"
+    );
     assert!(said.contains("warning: 600 tokens"), "{said}");
     for _ in 0..3 {
         let mut connection = TcpStream::connect(&address).expect("the server listens");

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::measure::{Contract, Measured, measure};
 use crate::cli::{BenchLengthArgs, ModelArgs};
+use crate::device::Device;
 
 /// What the process tells, as a line of JSON.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -21,7 +22,7 @@ pub(crate) struct Told {
 }
 
 /// Measures in a fresh process. `model` says where the checkpoint is and how many threads to use.
-pub(crate) fn start(model: &ModelArgs, simd: Simd, contract: &Contract) -> Result<Told> {
+pub(crate) fn start(model: &ModelArgs, device: Device, simd: Simd, contract: &Contract) -> Result<Told> {
     let program = std::env::current_exe().context("where this program lies cannot be told")?;
     let mut command = Command::new(program);
     command.arg("bench-length");
@@ -40,7 +41,7 @@ pub(crate) fn start(model: &ModelArgs, simd: Simd, contract: &Contract) -> Resul
     for (name, value) in numbers {
         command.arg(name).arg(value.to_string());
     }
-    command.arg("--simd").arg(simd.to_string());
+    command.arg("--simd").arg(simd.to_string()).arg("--device").arg(device.name());
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("no process can be started")?;
     if !output.status.success() {
         bail!("the process that measured {} tokens ended with {}", contract.length, output.status);
@@ -60,12 +61,18 @@ pub(crate) fn measure_length(args: &BenchLengthArgs) -> Result<()> {
     };
     // Whatever there is to say about the choice, `lily bench` has said.
     let checkpoint = locate(args.model.model.as_deref(), &Environment::of_process()).source.open()?;
-    let options = lily_cpu::Options {
-        threads: args.model.threads,
-        max_context: contract.length + contract.steps,
-        simd: Some(args.simd),
+    let max_context = contract.length + contract.steps;
+    let measured = match args.model.device.resolve()? {
+        Device::Cpu => {
+            let options = lily_cpu::Options { threads: args.model.threads, max_context, simd: Some(args.simd) };
+            measure(&mut CpuBackend::new(Arc::new(checkpoint), options)?, &contract)?
+        }
+        #[cfg(target_os = "macos")]
+        Device::Metal { .. } => {
+            let options = lily_gpu::Options::new(max_context, 1);
+            measure(&mut crate::device::metal(&checkpoint, &options)?, &contract)?
+        }
     };
-    let measured = measure(&mut CpuBackend::new(Arc::new(checkpoint), options)?, &contract)?;
     let told = Told { measured, peak_memory: peak_memory() };
     writeln!(stdout(), "{}", serde_json::to_string(&told)?)?;
     Ok(())

@@ -117,7 +117,7 @@ mod tests {
     use std::cell::Cell;
     use std::sync::Arc;
 
-    use lily_backend::{BackendError, Description, Sample};
+    use lily_backend::{BackendError, Description, Piece, Sample};
     use lily_checkpoint::Checkpoint;
     use lily_cpu::{CpuBackend, Options};
 
@@ -202,6 +202,14 @@ mod tests {
 
         fn snapshot(&mut self, state: &usize) -> Result<usize, BackendError> {
             Ok(*state)
+        }
+
+        fn snapshot_bytes(&self) -> u64 {
+            0
+        }
+
+        fn pieces(&self, _: &usize) -> Vec<Piece> {
+            Vec::new()
         }
 
         fn restore(&mut self, snapshot: &usize) -> Result<usize, BackendError> {

@@ -46,7 +46,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     let vocabulary = tokenizer.vocabulary().min(checkpoint.config.vocab_size);
     drop(tokenizer);
     let (steps, repeats) = (args.steps as usize, args.repeats as usize);
-    let plan = plan(&checkpoint, model.max_context, 1)?;
+    let device = model.device.resolve()?;
+    let plan = plan(&checkpoint, model.max_context, 1, device)?;
     let lengths = lengths(&args.lengths, steps, &plan)?;
     let chunk = lily_engine::Options::new(vocabulary).prefill_chunk;
     let simd = args.simd.unwrap_or_else(Simd::best);
@@ -56,7 +57,14 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     let mut report = Report {
         lily: env!("CARGO_PKG_VERSION"),
         model: checkpoint.name().to_owned(),
-        settings: Settings { backend: "cpu", simd: simd.to_string(), threads: model.threads, steps, repeats, chunk },
+        settings: Settings {
+            backend: device.name(),
+            simd: simd.to_string(),
+            threads: model.threads,
+            steps,
+            repeats,
+            chunk,
+        },
         machine,
         cost: Cost::new(&checkpoint.config, &checkpoint.weights, &plan),
         lengths: Vec::new(),
@@ -67,7 +75,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
             announce(last, length, &report.settings);
         }
         let contract = Contract { length, steps, repeats, chunk, vocabulary };
-        let measured = child::start(&model, simd, &contract)?;
+        let measured = child::start(&model, device, simd, &contract)?;
         report.lengths.push(Row::new(&contract, measured, &report.cost, &report.machine));
         outputs.add(&report)?;
     }
@@ -114,7 +122,7 @@ mod tests {
     use super::*;
 
     const PLAN: MemoryPlan =
-        MemoryPlan { context: 4096, parallel: 1, weights: 0, workspace: 0, state: 0, kv_per_token: 0 };
+        MemoryPlan { context: 4096, parallel: 1, weights: 0, workspace: 0, state: 0, kv_per_token: 0, cache: 0 };
 
     #[test]
     fn lengths_are_those_that_fit() {

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use lily_backend::{Backend, Output, Segment, Want};
 
+use crate::device::Device;
 use crate::load::Model;
 
 /// Positions whose logits are held at once: a row of the 35B is a megabyte.
@@ -15,19 +16,23 @@ const ROWS: usize = 128;
 pub(crate) fn report(model: &Model, file: &Path, window: usize) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("{}: cannot be read", file.display()))?;
     let ids = model.tokenizer.encode(&text)?;
-    let mut backend = model.backend()?;
-    let window = window.min(backend.description().max_context);
-    let mut sum = 0.0;
-    let mut scored = 0;
-    for part in ids.chunks(window) {
-        sum += negative_log_likelihood(&mut backend, part)?;
-        scored += part.len() - 1;
-    }
+    let window = window.min(model.plan.context);
+    let sum = match model.device {
+        Device::Cpu => over_windows(&mut model.cpu()?, &ids, window)?,
+        #[cfg(target_os = "macos")]
+        Device::Metal { .. } => over_windows(&mut model.metal()?, &ids, window)?,
+    };
+    let scored: usize = ids.chunks(window).map(|part| part.len() - 1).sum();
     if scored == 0 {
         bail!("{}: {} tokens, at least 2 are needed", file.display(), ids.len());
     }
     writeln!(stdout(), "perplexity {:.4} over {scored} tokens in windows of {window}", (sum / scored as f64).exp())?;
     Ok(())
+}
+
+/// The sum over all windows.
+fn over_windows<B: Backend>(backend: &mut B, ids: &[u32], window: usize) -> Result<f64> {
+    ids.chunks(window).map(|part| negative_log_likelihood(backend, part)).sum()
 }
 
 /// The sum over `ids`, the first not scored, of −ln p(token | those before it).

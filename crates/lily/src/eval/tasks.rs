@@ -81,7 +81,7 @@ fn answer(model: &Model, engine: &Engine, case: &Case) -> Result<(String, bool)>
     let mut text = String::new();
     loop {
         match reply.blocking_recv() {
-            Some(Event::Prefill { .. }) => {}
+            Some(Event::Started { .. } | Event::Prefill { .. }) => {}
             Some(Event::Token(sample)) => text.push_str(&detokenizer.push(sample.token)),
             Some(Event::Finished { reason, .. }) => {
                 text.push_str(&detokenizer.finish());

@@ -1,0 +1,93 @@
+//! What runs the model: the processor, or the GPU where this build has one.
+
+use anyhow::Result;
+use clap::ValueEnum;
+#[cfg(target_os = "macos")]
+pub(crate) use metal::{MetalBackend, metal};
+
+/// As `--device` has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DeviceChoice {
+    /// The GPU if Lily can run on it, else the processor.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// The GPU of a Mac.
+    #[cfg(target_os = "macos")]
+    Metal,
+}
+
+/// What was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    /// The processor.
+    Cpu,
+    /// The GPU of a Mac, and as many bytes as it should be given.
+    #[cfg(target_os = "macos")]
+    Metal { recommended_bytes: u64 },
+}
+
+impl DeviceChoice {
+    /// The device that is meant.
+    #[cfg(not(target_os = "macos"))]
+    #[expect(clippy::unnecessary_wraps, reason = "as on macOS, where a GPU may be asked for in vain")]
+    pub(crate) fn resolve(self) -> Result<Device> {
+        Ok(Device::Cpu)
+    }
+
+    /// The device that is meant; says so if `auto` could not take the GPU.
+    #[cfg(target_os = "macos")]
+    pub(crate) fn resolve(self) -> Result<Device> {
+        match (self, metal::recommended_bytes()) {
+            (Self::Cpu, _) => Ok(Device::Cpu),
+            (_, Ok(recommended_bytes)) => Ok(Device::Metal { recommended_bytes }),
+            (Self::Auto, Err(error)) => {
+                crate::terminal::tell(format_args!("note: the processor computes: {error}"));
+                Ok(Device::Cpu)
+            }
+            (Self::Metal, Err(error)) => Err(error.into()),
+        }
+    }
+}
+
+impl Device {
+    /// As `--device` has it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            #[cfg(target_os = "macos")]
+            Self::Metal { .. } => "metal",
+        }
+    }
+
+    /// Whose memory a plan has to fit in.
+    pub(crate) fn memory_name(self) -> &'static str {
+        match self {
+            Self::Cpu => "this machine",
+            #[cfg(target_os = "macos")]
+            Self::Metal { .. } => "the GPU",
+        }
+    }
+}
+
+#[cfg(target_os = "macos")]
+mod metal {
+    use anyhow::Result;
+    use lily_checkpoint::Checkpoint;
+    use lily_gpu::device::metal::MetalDevice;
+    use lily_gpu::device::{Device as _, DeviceError};
+    use lily_gpu::{GpuBackend, Options};
+
+    pub(crate) type MetalBackend = GpuBackend<MetalDevice>;
+
+    /// Bytes that macOS recommends to give the GPU.
+    pub(super) fn recommended_bytes() -> Result<u64, DeviceError> {
+        Ok(MetalDevice::open()?.limits().recommended_bytes)
+    }
+
+    /// The backend, its kernels compiled.
+    pub(crate) fn metal(checkpoint: &Checkpoint, options: &Options) -> Result<MetalBackend> {
+        Ok(GpuBackend::new(MetalDevice::open()?, checkpoint, *options)?)
+    }
+}
