@@ -12,7 +12,7 @@
 #include "numbers.h"
 using namespace metal;
 
-constant constexpr uint MAX_BLOCK = 512;
+constant constexpr uint MAX_BLOCK = 256;
 
 inline float4 four_halves(uint low, uint high) {
   return float4(as_type<half4>(uint2(low, high)));

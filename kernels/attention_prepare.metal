@@ -1,8 +1,8 @@
 // Per head: q ← rope(rms_norm(q) · gain) / 16, k ← rope(rms_norm(k) · gain); k and v go to their place in the pages.
 //
 // grid ((QUERY_HEADS + 2·KV_HEADS + 3) / 4, rows, 1), 128 threads: a SIMD-group a head.
-// q_gate [rows][QUERY_HEADS·(256 q | 256 gate)], k and v [rows][KV_HEADS·256]: pieces of one row in the decode step, buffers of
-// their own in prefill, so that the params say how far rows lie apart; gains [256],
+// q_gate [rows][QUERY_HEADS·(256 q | 256 gate)], k and v [rows][KV_HEADS·256], which may be pieces of one row: the params say
+// how far rows lie apart; gains [256],
 // turns [32][2]: revolutions a token of each rotated pair, θ^(−pair/32) / 2π as a fraction of 64 bits, high word first,
 // pages [slots][max_pages], keys and values [pages][KV_HEADS][PAGE][256], q [rows][QUERY_HEADS][256].
 #include <metal_stdlib>

@@ -19,7 +19,7 @@ struct PrepareParams {
 };
 
 struct BlockParams {
-  uint block;      // tokens of a block of context: a multiple of PAGE, at most 512
+  uint block;      // tokens of a block of context: a multiple of PAGE, at most 256
   uint blocks;     // of the longest context that the plan allows
   uint max_pages;
 };

@@ -9,13 +9,6 @@
 #include "prefill.h"
 using namespace metal;
 
-inline uint key_of(float logit) {
-  uint bits = as_type<uint>(logit);
-  if (bits == 0x80000000u) bits = 0;  // -0 is 0
-  const uint key = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return key == 0 ? 1u : key;
-}
-
 [[kernel, max_total_threads_per_threadgroup(128)]] void route_top8(
     device const float* logits [[buffer(0)]],  // [rows][EXPERTS + 1], the last is the shared expert's
     device uint* chosen [[buffer(1)]],         // [rows][CHOSEN]
@@ -27,11 +20,12 @@ inline uint key_of(float logit) {
   const uint row = group.x * 4 + simd;
   if (row >= p.rows) return;
   device const float* from = logits + row * (EXPERTS + 1);
-  // Logits as integers of the same order, so that even NaN leaves eight different experts. 0: taken, or none there.
+  // Logits as integers of the same order, so that even NaN leaves eight different experts: the last. 0: taken, or none
+  // there.
   uint keys[MAX_EXPERTS / 32];
 #pragma unroll
-  for (uint i = 0; i < MAX_EXPERTS / 32; i++) keys[i] = i * 32 + lane < EXPERTS ? key_of(from[i * 32 + lane]) : 0;
-  uint mine = 0;
+  for (uint i = 0; i < MAX_EXPERTS / 32; i++) keys[i] = i * 32 + lane < EXPERTS ? max(order_key(from[i * 32 + lane]), 1u) : 0;
+  uint mine = 0, own_key = 0;  // lane r: of rank r
   for (uint rank = 0; rank < CHOSEN; rank++) {
     uint best = keys[0], at = lane;
 #pragma unroll
@@ -41,13 +35,17 @@ inline uint key_of(float logit) {
         at = i * 32 + lane;
       }
     }
-    const uint winner = simd_min(best == simd_max(best) ? at : NONE);
+    const uint key = simd_max(best);
+    const uint winner = simd_min(best == key ? at : NONE);
 #pragma unroll
     for (uint i = 0; i < MAX_EXPERTS / 32; i++)
       if (winner == i * 32 + lane) keys[i] = 0;
-    if (lane == rank) mine = winner;
+    if (lane == rank) {
+      mine = winner;
+      own_key = key;
+    }
   }
-  const float logit = lane < CHOSEN ? from[mine] : -FLT_MAX;
+  const float logit = lane < CHOSEN ? key_value(own_key) : -FLT_MAX;
   const float highest = simd_max(logit);
   const float e = lane < CHOSEN ? exp(logit - highest) : 0.0f;
   const float sum = simd_sum(e);

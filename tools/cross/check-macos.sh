@@ -6,3 +6,5 @@ cd "$(dirname "$0")/../.."
 target=aarch64-apple-darwin
 PATH="$(tools/cross/toolchain.sh "$target"):$PATH"
 cargo clippy --workspace --locked --target "$target" -- -D warnings
+# With its tests, which only a Mac runs.
+cargo clippy -p lily-gpu --all-targets --locked --target "$target" -- -D warnings

@@ -6,7 +6,7 @@
 //! for all of them.
 //!
 //! Sampling is part of the step because a GPU draws on the device: the engine describes the draw ([`Draw`]), the
-//! backend makes it. [`sample`] is the reference; the CPU backend calls it, others must equal it.
+//! backend makes it. [`sample`] is the reference; the CPU backend calls it, others draw the same up to the rounding of sums.
 
 mod archive;
 mod plan;

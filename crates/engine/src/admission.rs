@@ -95,6 +95,9 @@ impl<B: Backend> Runner<B> {
                 Ok(state) => self.begin(job, state, length),
                 Err(error) => {
                     tracing::warn!(%error, "a snapshot cannot be restored");
+                    if let Some(cache) = &mut self.cache {
+                        cache.forget(&job.prompt[..length]);
+                    }
                     self.begin_afresh(job);
                 }
             },

@@ -174,19 +174,34 @@ impl<B: Backend> Runner<B> {
 
     /// Gives each sequence its `tokens` (those with 0 are left out) and returns what came of each, in order.
     fn forward(&mut self, tokens: &[usize]) -> Vec<Result<Output, String>> {
-        let Self { backend, sequences, vocabulary, .. } = self;
+        let Self { backend, sequences, cache, vocabulary, .. } = self;
         let mut segments: Vec<Segment<'_, B::State>> = sequences
             .iter_mut()
             .zip(tokens)
             .filter(|&(_, &tokens)| tokens > 0)
             .map(|(sequence, &tokens)| sequence.segment(tokens, *vocabulary))
             .collect();
-        match guarded(|| backend.forward(&mut segments)) {
+        match forward_with_room(backend, cache.as_mut(), &mut segments) {
             Ok(outputs) => outputs.into_iter().map(Ok).collect(),
             Err(BackendError::Device(message)) => vec![Err(message); segments.len()],
             Err(error) if segments.len() == 1 => vec![Err(error.to_string())],
             // One segment was refused and no state has changed: alone, the others go through.
             Err(_) => segments.iter_mut().map(|segment| forward_one(backend, segment)).collect(),
+        }
+    }
+}
+
+/// One call of the backend, and again after the cache has let a snapshot go as long as there is no room without.
+fn forward_with_room<B: Backend>(
+    backend: &mut B,
+    mut cache: Option<&mut Cache<B::Snapshot>>,
+    segments: &mut [Segment<'_, B::State>],
+) -> Result<Vec<Output>, BackendError> {
+    loop {
+        let result = guarded(|| backend.forward(segments));
+        match result {
+            Err(BackendError::Full(_)) if cache.as_mut().is_some_and(|cache| cache.let_one_go()) => {}
+            result => return result,
         }
     }
 }

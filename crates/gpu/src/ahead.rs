@@ -3,6 +3,7 @@
 //! sequence's record says which of its two recurrent states counts, and keys and values beyond its length are never read.
 
 use lily_backend::{BackendError, Draw, Output, Sampling, Segment, Want};
+use tracing::debug;
 
 use crate::batch::{Batch, Picks, on_device, padded};
 use crate::device::{Device, Ticket};
@@ -78,28 +79,21 @@ impl Ahead {
 
     /// Submits the step after this one, whose sequences are just those of `segments`, before this one's tokens are known:
     /// all its records are on the device. `None` if it can't be.
-    ///
-    /// # Errors
-    /// Those of the device.
     pub(crate) fn follow<D: Device>(
         &self,
         runner: &mut Runner<D>,
         states: &States,
         segments: &mut [Segment<'_, State>],
-    ) -> Result<Option<Self>, BackendError> {
+    ) -> Option<Self> {
         let mut entries = Vec::new();
         for entry in &self.entries {
-            let Some(draw) = entry.draw.next() else { return Ok(None) };
+            let draw = entry.draw.next()?;
             entries.push(Entry { length: entry.length + 1, token: None, draw, ..*entry });
         }
-        let Some(context) = longest(segments, 2).filter(|&longest| longest <= runner.sizes.max_context) else {
-            return Ok(None);
-        };
-        for segment in &mut *segments {
-            states.reserve(&mut runner.device, &runner.memory, segment.state, 2)?;
-        }
-        let ticket = runner.few_again(padded(entries.len()), Head::Draw, context)?;
-        Ok(Some(Self { ticket, entries }))
+        let context = longest(segments, 2).filter(|&longest| longest <= runner.sizes.max_context)?;
+        foreseen(reserve(runner, states, segments, 2))?;
+        let ticket = foreseen(runner.few_again(padded(entries.len()), Head::Draw, context))?;
+        Some(Self { ticket, entries })
     }
 
     /// Tells what the step before drew for a sequence.
@@ -112,32 +106,27 @@ impl Ahead {
     }
 
     /// Submits a step after one whose outputs are known. `None` if not all of its sequences go on in a way that can be
-    /// foreseen.
-    ///
-    /// # Errors
-    /// Those of the device.
+    /// foreseen, or it can't be.
     pub(crate) fn start<D: Device>(
         runner: &mut Runner<D>,
         states: &States,
         segments: &mut [Segment<'_, State>],
         outputs: &[Output],
-    ) -> Result<Option<Self>, BackendError> {
+    ) -> Option<Self> {
         if segments.len() > MAX_DECODE_ROWS {
-            return Ok(None);
+            return None;
         }
-        let Some(context) = longest(segments, 1).filter(|&longest| longest <= runner.sizes.max_context) else {
-            return Ok(None);
-        };
+        let context = longest(segments, 1).filter(|&longest| longest <= runner.sizes.max_context)?;
         let mut entries = Vec::new();
         for (segment, output) in segments.iter().zip(outputs) {
             let next = Drawing::of(&segment.want).and_then(Drawing::next);
-            let (Some(draw), Output::Sample(sample)) = (next, output) else { return Ok(None) };
+            let (Some(draw), Output::Sample(sample)) = (next, output) else { return None };
             let State { id, length, .. } = *segment.state;
             entries.push(Entry { id, length, token: Some(sample.token), draw });
         }
+        foreseen(reserve(runner, states, segments, 1))?;
         let (mut batch, mut picks) = (Batch::default(), Picks::default());
-        for (segment, entry) in segments.iter_mut().zip(&entries) {
-            states.reserve(&mut runner.device, &runner.memory, segment.state, 1)?;
+        for (segment, entry) in segments.iter().zip(&entries) {
             let slot = segment.state.slot.index;
             // The token is the one that the sequence's record names, so that the same rows serve every further step.
             let row = batch.add(slot, &[NONE]);
@@ -145,11 +134,27 @@ impl Ahead {
             let draw = Draw { vocabulary, sampling, seed, counter, adjustments: &[], top_logprobs: None };
             let (place, _) = picks.draw(row, slot, &draw);
             batch.drawing(place);
-            runner.place(segment.state, counter, entry.token.unwrap_or(NONE))?;
+            foreseen(runner.place(segment.state, counter, entry.token.unwrap_or(NONE)))?;
         }
-        let ticket = runner.few(batch, picks, context)?;
-        Ok(Some(Self { ticket, entries }))
+        let ticket = foreseen(runner.few(batch, picks, context))?;
+        Some(Self { ticket, entries })
     }
+}
+
+/// What may fail because nobody has asked for it. Should the device be broken, the next step asked for says so.
+fn foreseen<T>(result: Result<T, BackendError>) -> Option<T> {
+    result.inspect_err(|error| debug!(%error, "no step runs ahead")).ok()
+}
+
+/// Makes room for `tokens` more in each.
+fn reserve<D: Device>(
+    runner: &mut Runner<D>,
+    states: &States,
+    segments: &mut [Segment<'_, State>],
+    tokens: usize,
+) -> Result<(), BackendError> {
+    let Runner { device, memory, journal, .. } = runner;
+    segments.iter_mut().try_for_each(|segment| states.reserve(device, memory, journal, segment.state, tokens))
 }
 
 /// Tokens of the longest sequence once each has `more`.

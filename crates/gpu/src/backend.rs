@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use lily_backend::{Backend, BackendError, Description, MemoryPlan, Output, Piece, Segment, Want, sample};
 use lily_checkpoint::{Checkpoint, Config, LayerKind, Weights};
+use tracing::warn;
 
 use crate::ahead::Ahead;
 use crate::batch::{Batch, Picks, wanted_rows};
@@ -13,7 +14,15 @@ use crate::memory::{Memory, Sizes, small_bytes, turns, workspace_bytes};
 use crate::runner::Runner;
 use crate::shapes::{MAX_DECODE_ROWS, PAGE, Shapes};
 use crate::state::{Snapshot, State, States};
-use crate::weights::ModelWeights;
+use crate::weights::{ModelWeights, copied_bytes};
+
+/// The part of a prefix cache, one in so many, that is set aside as pages.
+const CACHED_PAGES: u64 = 4;
+
+/// Keys and values of a page, of all layers.
+fn page_bytes(shapes: &Shapes) -> u64 {
+    (shapes.count(LayerKind::Attention) * 2 * PAGE * shapes.kv_size() * 2) as u64
+}
 
 /// How to run.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +31,7 @@ pub struct Options {
     pub max_context: usize,
     /// Sequences that exist at once.
     pub sequences: usize,
-    /// Rows of a prefill step at most; the workspace grows with it.
+    /// Rows of a prefill step at most, rounded up to a multiple of 32; the workspace grows with it.
     pub prefill_rows: usize,
     /// KV pages beyond those that full sequences take, for snapshots of sequences that ended.
     pub spare_pages: usize,
@@ -37,12 +46,25 @@ impl Options {
         Self { max_context, sequences, prefill_rows: 2048, spare_pages: 0, run_ahead: true }
     }
 
+    /// With what a prefix cache of `bytes` needs, and the bytes that the cache may then hold by its own count: a quarter is
+    /// set aside as pages, for that is about their part of a snapshot every 1,024 tokens; the rest is for what snapshots
+    /// allocate. Both together are never more than `bytes`, and where pages run out before that, snapshots go as steps
+    /// need room.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the kernels are not made for this model.
+    pub fn with_cache(self, config: &Config, bytes: u64) -> Result<(Self, u64), Error> {
+        let page = page_bytes(&Shapes::new(config)?);
+        let spare = bytes / CACHED_PAGES / page;
+        Ok((Self { spare_pages: self.spare_pages + spare as usize, ..self }, bytes - spare * page))
+    }
+
     pub(crate) fn sizes(&self) -> Sizes {
         Sizes {
             max_context: self.max_context,
             slots: self.sequences,
             pages: self.sequences * self.max_context.div_ceil(PAGE) + self.spare_pages,
-            prefill_rows: self.prefill_rows.next_multiple_of(32),
+            prefill_rows: self.prefill_rows.max(1).next_multiple_of(32),
         }
     }
 }
@@ -100,15 +122,20 @@ impl<D: Device> GpuBackend<D> {
     pub fn plan(config: &Config, weights: u64, options: &Options) -> Result<MemoryPlan, Error> {
         let (shapes, sizes) = (Shapes::new(config)?, options.sizes());
         let recurrent = shapes.count(LayerKind::DeltaNet) * (shapes.window() + shapes.state()) * size_of::<f32>();
-        let per_token = shapes.count(LayerKind::Attention) * 2 * shapes.kv_size() * 2;
+        let page = page_bytes(&shapes);
+        // What the last page of each sequence may have beyond the context.
+        let rounding = sizes.slots as u64 * page;
         Ok(MemoryPlan {
             context: options.max_context,
             parallel: options.sequences,
             weights,
-            workspace: workspace_bytes(&shapes, &sizes) + small_bytes(&shapes, &sizes),
+            workspace: workspace_bytes(&shapes, &sizes)
+                + small_bytes(&shapes, &sizes)
+                + copied_bytes(config)?
+                + rounding,
             state: 2 * recurrent as u64,
-            kv_per_token: per_token as u64,
-            cache: (options.spare_pages * PAGE * per_token) as u64,
+            kv_per_token: page / PAGE as u64,
+            cache: options.spare_pages as u64 * page,
         })
     }
 
@@ -226,10 +253,8 @@ impl<D: Device> GpuBackend<D> {
     /// Adds a part to a step and counts it as done; gives its first row.
     fn add(&mut self, batch: &mut Batch, segment: &mut Segment<'_, State>, part: &Part) -> Result<usize, BackendError> {
         let Segment { state, tokens, want } = segment;
-        let Self { runner, states, .. } = self;
-        states.reserve(&mut runner.device, &runner.memory, state, part.tokens.len())?;
         let counter = if let Want::Sample(draw) = want { draw.counter } else { 0 };
-        runner.place(state, counter, 0)?;
+        self.runner.place(state, counter, 0)?;
         let first = batch.add(state.slot.index, &tokens[part.tokens.clone()]);
         state.advance(part.tokens.len());
         Ok(first)
@@ -270,14 +295,18 @@ impl<D: Device> GpuBackend<D> {
         let Some(ahead) = self.ahead.take() else { return Ok(vec![true; segments.len()]) };
         let answered: Vec<bool> = segments.iter().map(|segment| ahead.answers(segment)).collect();
         let count = answered.iter().filter(|answered| **answered).count();
-        if count == 0 {
+        let mut next = None;
+        if count > 0 && count == segments.len() && count == ahead.len() {
+            next = ahead.follow(&mut self.runner, &self.states, segments);
+        }
+        if let Err(error) = self.runner.wait(ahead.ticket) {
+            if next.is_some() {
+                // Had it ended halfway, the step after it may have written where it should have read.
+                return Err(error);
+            }
+            warn!(%error, "the step that ran ahead failed; it is run anew");
             return Ok(vec![true; segments.len()]);
         }
-        let mut next = None;
-        if count == segments.len() && count == ahead.len() {
-            next = ahead.follow(&mut self.runner, &self.states, segments)?;
-        }
-        self.runner.wait(ahead.ticket)?;
         for (index, _) in answered.iter().enumerate().filter(|(_, answered)| **answered) {
             let segment = &mut segments[index];
             segment.state.advance(1);
@@ -356,7 +385,8 @@ impl<D: Device> Backend for GpuBackend<D> {
     }
 
     fn create(&mut self) -> Result<State, BackendError> {
-        self.states.create(&mut self.runner.device, &self.runner.memory)
+        let Runner { device, memory, journal, .. } = &mut self.runner;
+        self.states.create(device, memory, journal)
     }
 
     fn length(&self, state: &State) -> usize {
@@ -366,6 +396,10 @@ impl<D: Device> Backend for GpuBackend<D> {
     fn forward(&mut self, segments: &mut [Segment<'_, State>]) -> Result<Vec<Output>, BackendError> {
         self.check(segments)?;
         self.states.collect(&mut self.runner.device);
+        let Runner { device, memory, journal, .. } = &mut self.runner;
+        for Segment { state, tokens, .. } in &mut *segments {
+            self.states.reserve(device, memory, journal, state, tokens.len())?;
+        }
         let mut outputs: Vec<Output> = segments
             .iter()
             .map(|segment| match segment.want {
@@ -374,16 +408,21 @@ impl<D: Device> Backend for GpuBackend<D> {
             })
             .collect();
         let todo = self.take_ahead(segments, &mut outputs)?;
+        segments.iter().try_for_each(|segment| segment.state.check(&self.runner.journal))?;
         self.run(segments, &todo, &mut outputs)?;
+        if self.ahead.is_none() {
+            self.runner.trim_plans();
+        }
         if self.ahead.is_none() && self.run_ahead {
-            self.ahead = Ahead::start(&mut self.runner, &self.states, segments, &outputs)?;
+            self.ahead = Ahead::start(&mut self.runner, &self.states, segments, &outputs);
         }
         Ok(outputs)
     }
 
     fn snapshot(&mut self, state: &State) -> Result<Snapshot, BackendError> {
-        self.states.collect(&mut self.runner.device);
-        self.states.snapshot(&mut self.runner.device, &self.runner.memory, state)
+        let Runner { device, memory, journal, .. } = &mut self.runner;
+        self.states.collect(device);
+        self.states.snapshot(device, memory, journal, state)
     }
 
     fn snapshot_bytes(&self) -> u64 {
@@ -395,14 +434,43 @@ impl<D: Device> Backend for GpuBackend<D> {
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<State, BackendError> {
-        self.states.restore(&mut self.runner.device, &self.runner.memory, snapshot)
+        let Runner { device, memory, journal, .. } = &mut self.runner;
+        self.states.restore(device, memory, journal, snapshot)
     }
 
     fn truncate(&mut self, state: &mut State, length: usize) -> Result<(), BackendError> {
         match length {
             length if length == state.length => Ok(()),
-            0 => self.states.reset(&mut self.runner.device, &self.runner.memory, state),
+            0 => {
+                let Runner { device, memory, journal, .. } = &mut self.runner;
+                self.states.reset(device, memory, journal, state)
+            }
             wanted => Err(BackendError::CannotTruncate { length: state.length, wanted }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_checkpoint::Config;
+
+    use super::Options;
+    use crate::shapes::Shapes;
+
+    /// Pages that are set aside and what snapshots may take beside them are never more than the cache was given, and the
+    /// pages are there.
+    #[test]
+    fn a_cache_is_divided_into_pages_and_the_rest() {
+        let config =
+            Config::parse(include_bytes!("../../../models/qwen3.6-35b-a3b/config.json")).expect("a sound config");
+        let page = super::page_bytes(&Shapes::new(&config).expect("supported"));
+        assert_eq!(page, 64 * 20 * 1024);
+        for bytes in [0, page, 100 << 20, 32 << 30] {
+            let (options, held) = Options::new(32_768, 4).with_cache(&config, bytes).expect("supported");
+            let set_aside = options.spare_pages as u64 * page;
+            assert_eq!(set_aside + held, bytes);
+            assert!(set_aside <= bytes / 4 && bytes / 4 < set_aside + page, "{set_aside} of {bytes}");
+            assert_eq!(options.sizes().pages, 4 * 512 + options.spare_pages);
         }
     }
 }

@@ -124,7 +124,7 @@ pub enum DeviceError {
     },
 }
 
-/// Something that runs plans.
+/// Something that runs plans. Dropping it waits for those under way: they use memory that goes with it.
 pub trait Device: Send + 'static {
     /// A plan made ready to run, any number of times; it does not keep the plan.
     type Executable: Send + 'static;
@@ -152,7 +152,7 @@ pub trait Device: Send + 'static {
 
     /// Makes checkpoint tensors readable by kernels: in place where the device can, else as copies. All tensors come
     /// in one call, so that a device may take whole files. Each result has exactly the tensor's bytes, at an offset that
-    /// is a multiple of 4; what the file has less aligned is copied. Kernels never write to them.
+    /// is a multiple of 16; what the file has less aligned is copied. Kernels never write to them.
     ///
     /// # Errors
     /// [`DeviceError::Memory`].

@@ -38,34 +38,52 @@ impl Journal {
         self.now += 1;
     }
 
-    /// The first submission up to `last` that has not been waited for.
-    pub(crate) fn unsettled(&self, last: Ticket) -> Option<Ticket> {
-        self.pending.front().map(|&(ticket, _)| ticket).filter(|&ticket| ticket <= last)
+    /// The first submission up to `last` that has not been waited for, and its moment.
+    pub(crate) fn unsettled(&self, last: Ticket) -> Option<(Ticket, Moment)> {
+        self.pending.front().copied().filter(|&(ticket, _)| ticket <= last)
     }
 
-    /// The first of them has run.
+    /// The first of them has run, or was lost before.
     pub(crate) fn settle(&mut self) {
         if let Some((_, moment)) = self.pending.pop_front() {
-            self.settled = moment;
+            self.settled = self.settled.max(moment);
         }
     }
 
-    /// The device failed: whatever has not been settled is lost, as it may be built on what failed.
-    pub(crate) fn failed(&mut self, error: &DeviceError) -> BackendError {
-        let first = self.settled + 1;
-        match self.lost.last_mut().filter(|last| *last.end() + 1 == first) {
-            Some(last) => *last = *last.start()..=self.now,
-            None => self.lost.push(first..=self.now),
-        }
-        self.settled = self.now;
-        self.now += 1;
-        self.pending.clear();
+    /// The first of them failed: so did all that is under way, as it may be built on what that one should have left.
+    pub(crate) fn spoilt(&mut self, error: &DeviceError) -> BackendError {
+        self.pending.pop_front();
+        self.lose();
         BackendError::Device(error.to_string())
+    }
+
+    /// The device refused something: what it was given since the last submission is lost, and what is under way not to be
+    /// relied on.
+    pub(crate) fn failed(&mut self, error: &DeviceError) -> BackendError {
+        self.now += 1;
+        self.lose();
+        BackendError::Device(error.to_string())
+    }
+
+    /// Loses all before now that is not settled.
+    fn lose(&mut self) {
+        let (first, last) = (self.settled + 1, self.now - 1);
+        match self.lost.last_mut().filter(|before| *before.end() + 1 == first) {
+            Some(before) => *before = *before.start()..=last.max(*before.end()),
+            None if first <= last => self.lost.push(first..=last),
+            None => {}
+        }
+        self.settled = self.settled.max(last);
+    }
+
+    /// Whether what was given at a moment is lost.
+    pub(crate) fn is_lost(&self, moment: Moment) -> bool {
+        self.lost.iter().any(|lost| lost.contains(&moment))
     }
 
     /// Refuses `what` if it was made at a moment that was lost.
     pub(crate) fn check(&self, moment: Moment, what: &str) -> Result<(), BackendError> {
-        if self.lost.iter().any(|lost| lost.contains(&moment)) {
+        if self.is_lost(moment) {
             return Err(BackendError::Device(format!("{what} was lost when the device failed")));
         }
         Ok(())
@@ -82,21 +100,27 @@ mod tests {
         let mut journal = Journal::new();
         let sound = journal.now();
         journal.submitted(Ticket(1));
-        assert_eq!(journal.unsettled(Ticket(1)), Some(Ticket(1)));
+        assert_eq!(journal.unsettled(Ticket(1)), Some((Ticket(1), sound)));
         journal.settle();
         let waiting = journal.now();
         journal.submitted(Ticket(2));
         let open = journal.now();
         assert_eq!(journal.unsettled(Ticket(1)), None);
+        let lost = |journal: &Journal| [sound, waiting, open].map(|moment| journal.check(moment, "it").is_err());
+        journal.spoilt(&error);
+        assert_eq!(lost(&journal), [false, true, false], "copies that wait for a submission don't belong to it");
+        assert_eq!(journal.unsettled(Ticket(9)), None);
+        journal.submitted(Ticket(3));
         for _ in 0..3 {
             journal.failed(&error);
         }
-        assert_eq!(journal.unsettled(Ticket(9)), None);
+        assert_eq!(lost(&journal), [false, true, true]);
         assert_eq!(journal.lost.len(), 1, "failures in a row are one");
+        assert!(journal.unsettled(Ticket(3)).is_some(), "a refusal ends nothing that is under way");
+        journal.settle();
         let after = journal.now();
-        let lost = [sound, waiting, open, after].map(|moment| journal.check(moment, "it").is_err());
-        assert_eq!(lost, [false, true, true, false]);
-        journal.submitted(Ticket(3));
+        assert!(journal.check(after, "it").is_ok());
+        journal.submitted(Ticket(4));
         journal.settle();
         journal.failed(&error);
         assert_eq!(journal.lost.len(), 2);

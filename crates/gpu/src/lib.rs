@@ -11,6 +11,7 @@ pub mod kernel;
 mod memory;
 mod outline;
 pub mod plan;
+mod recent;
 pub mod recorder;
 mod runner;
 mod shapes;

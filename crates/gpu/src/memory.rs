@@ -293,9 +293,8 @@ pub(crate) fn expert_tile(shapes: &Shapes, rows: usize) -> usize {
     if rows * CHOSEN < 16 * shapes.experts { 16 } else { 32 }
 }
 
-/// Records of the block map: each expert may have a tile that is not full.
-fn map_blocks(shapes: &Shapes, rows: usize) -> usize {
-    let tile = expert_tile(shapes, rows);
+/// Records of the block map for such a tile: each expert may have one that is not full.
+pub(crate) fn expert_blocks(shapes: &Shapes, rows: usize, tile: usize) -> usize {
     rows * CHOSEN / tile + shapes.experts.min(rows * CHOSEN) + rows.div_ceil(tile)
 }
 
@@ -319,7 +318,7 @@ fn many(shapes: &Shapes, rows: usize, mut carver: Carver) -> (ManyRows, u64) {
         weights: in_moe.take(rows * PARTS),
         order: in_moe.take(rows * PARTS),
         places: in_moe.take(rows * PARTS),
-        map: in_moe.take(map_blocks(shapes, rows)),
+        map: in_moe.take(expert_blocks(shapes, rows, expert_tile(shapes, rows))),
         hidden: in_moe.take(rows * PARTS * shapes.expert_width),
         y: in_moe.take(rows * PARTS * shapes.hidden),
     };

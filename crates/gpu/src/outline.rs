@@ -22,6 +22,8 @@ pub enum Step {
     Decode(usize),
     /// So many tokens of one sequence; its head is left out, as all but the last chunk of a prompt have none.
     Prefill(usize),
+    /// As many tokens in all of so many sequences.
+    Together(usize, usize),
 }
 
 /// A recorded step and what it takes.
@@ -44,15 +46,30 @@ impl Outline {
     /// # Errors
     /// [`Error::Unsupported`] if the kernels are not made for this model or for so many rows, or the context is too short.
     pub fn new(config: &Config, step: Step, context: usize) -> Result<Self, Error> {
+        Self::on(config, step, context, false)
+    }
+
+    /// As [`new`](Self::new), for a device with `tensor` operations or without.
+    fn on(config: &Config, step: Step, context: usize, tensor: bool) -> Result<Self, Error> {
         let refuse = |what: String| Err(Error::Unsupported(what));
         let (rows, sequences) = match step {
             Step::Decode(rows @ 1..=MAX_DECODE_ROWS) => (rows.next_power_of_two(), rows),
             Step::Decode(rows) => return refuse(format!("a decode step of {rows} sequences: 1 to {MAX_DECODE_ROWS}")),
-            Step::Prefill(rows) if rows > context => {
-                return refuse(format!("{rows} rows in a context of {context} tokens"));
-            }
+            Step::Prefill(0) => return refuse("a step without rows".into()),
             Step::Prefill(rows) => (rows.next_multiple_of(32), 1),
+            Step::Together(rows, sequences) if (1..=rows).contains(&sequences) => {
+                (rows.next_multiple_of(32), sequences.next_power_of_two())
+            }
+            Step::Together(rows, sequences) => return refuse(format!("{rows} rows of {sequences} sequences")),
         };
+        if let Step::Prefill(rows) | Step::Together(rows, _) = step
+            && rows.div_ceil(sequences) > context
+        {
+            return refuse(format!("{rows} rows in a context of {context} tokens"));
+        }
+        if context == 0 {
+            return refuse("a context of no tokens".into());
+        }
         let shapes = Shapes::new(config)?;
         let pages = sequences * context.div_ceil(PAGE);
         let sizes = Sizes { max_context: context, slots: sequences, pages, prefill_rows: rows.max(32) };
@@ -62,17 +79,18 @@ impl Outline {
             Ok(Buffer { id: buffers, bytes })
         })?;
         let weights = ModelWeights::imagine(&blank::weights(config), buffers + 1)?;
-        let model = Model { shapes: &shapes, sizes: &sizes, weights: &weights, memory: &memory, tensor: false };
+        let model = Model { shapes: &shapes, sizes: &sizes, weights: &weights, memory: &memory, tensor };
         let (plan, workspace) = match step {
             Step::Decode(_) => {
                 let blocks = context.div_ceil(CONTEXT_BLOCK);
                 (Few { rows, blocks, head: Head::Draw }.record(&model), Memory::few_bytes(&shapes, rows, blocks))
             }
-            Step::Prefill(_) => (Many { rows, segments: 1, context }.record(&model), workspace_bytes(&shapes, &sizes)),
+            Step::Prefill(_) | Step::Together(..) => {
+                let many = Many { rows, segments: sequences, context };
+                (many.record(&model), workspace_bytes(&shapes, &sizes))
+            }
         };
-        let new = match step {
-            Step::Decode(rows) | Step::Prefill(rows) => rows,
-        };
+        let (Step::Decode(new) | Step::Prefill(new) | Step::Together(new, _)) = step;
         let minimum = minimum(&shapes, &weights, step, new, sequences, context);
         Ok(Self { plan, workspace, minimum, step, context })
     }
@@ -117,6 +135,9 @@ impl fmt::Display for Outline {
         match step {
             Step::Decode(rows) => writeln!(f, "decode step, batch {rows}, context {context}")?,
             Step::Prefill(rows) => writeln!(f, "prefill step, {rows} rows, context {context}")?,
+            Step::Together(rows, sequences) => {
+                writeln!(f, "prefill step, {rows} rows of {sequences} sequences, context {context}")?;
+            }
         }
         writeln!(f, "{}", plan.counts())?;
         let moved = plan.cost().bytes;
@@ -182,6 +203,29 @@ mod tests {
         assert_eq!(long.plan.stages.len(), short.plan.stages.len(), "the parts run together");
     }
 
+    /// As kernels/router.metal has it: 8 outputs a threadgroup, of 256 experts and the shared one.
+    #[test]
+    fn the_router_has_the_threadgroups_it_needs() {
+        for (step, rows) in [(Step::Decode(1), 1), (Step::Decode(8), 1), (Step::Prefill(512), 64)] {
+            let plan = Outline::new(&full_size(), step, 1024).expect("supported").plan;
+            let routers = plan.dispatches.iter().filter(|dispatch| dispatch.kernel.name.starts_with("router_"));
+            assert!(routers.map(|dispatch| dispatch.grid).eq([[33, rows, 1]; 40]), "{step:?}");
+        }
+    }
+
+    /// What a row meets of tensor operations, which round as they like, must not depend on how many others are in the step.
+    #[test]
+    fn tensor_operations_take_every_tile_or_none() {
+        for rows in [32, 64, 256, 512, 2048] {
+            let plan = Outline::on(&full_size(), Step::Prefill(rows), 4096, true).expect("supported").plan;
+            let names = plan.dispatches.iter().map(|dispatch| dispatch.kernel.name);
+            let products: Vec<&str> = names.filter(|name| name.contains("gemm")).collect();
+            assert_eq!(products.len(), 40 * 4, "{rows} rows");
+            let plain: Vec<&&str> = products.iter().filter(|name| !name.ends_with("_tensor")).collect();
+            assert!(plain.is_empty(), "{rows} rows: {plain:?}");
+        }
+    }
+
     #[test]
     fn the_picture_has_every_dispatch_and_edge() {
         let outline = Outline::new(&full_size(), Step::Decode(1), 100).expect("supported");
@@ -193,7 +237,14 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let config = full_size();
-        for (step, context) in [(Step::Decode(9), 100), (Step::Decode(0), 100), (Step::Prefill(200), 100)] {
+        for (step, context) in [
+            (Step::Decode(9), 100),
+            (Step::Decode(0), 100),
+            (Step::Decode(1), 0),
+            (Step::Prefill(200), 100),
+            (Step::Prefill(0), 100),
+            (Step::Together(3, 4), 100),
+        ] {
             assert!(Outline::new(&config, step, context).is_err(), "{step:?}");
         }
     }

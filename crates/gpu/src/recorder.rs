@@ -194,10 +194,9 @@ mod tests {
         let count = plan.dispatches.len();
         let mut reached = vec![vec![false; count]; count];
         for &(from, to) in plan.edges.iter().rev() {
+            let beyond = reached[to].clone();
+            reached[from].iter_mut().zip(beyond).for_each(|(reached, beyond)| *reached |= beyond);
             reached[from][to] = true;
-            for b in 0..count {
-                reached[from][b] |= reached[to][b];
-            }
         }
         reached
     }

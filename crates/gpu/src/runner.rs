@@ -1,8 +1,5 @@
 //! The model on a device: plans recorded and prepared when first needed, batches of records run through them.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-
 use lily_backend::{BackendError, Draw, Sample};
 
 use crate::batch::{Batch, Picks, record};
@@ -10,6 +7,7 @@ use crate::device::{Device, DeviceError, Ticket};
 use crate::journal::Journal;
 use crate::kernels::{DRAWN_RING, Drawn, NONE};
 use crate::memory::{CONTEXT_BLOCK, Memory, Sizes};
+use crate::recent::Recent;
 use crate::shapes::Shapes;
 use crate::state::State;
 use crate::step::{Few, Head, Many, Model, record_head};
@@ -19,6 +17,9 @@ use crate::weights::ModelWeights;
 const MANY_ROWS: usize = 32;
 /// The shortest context that many-row plans tell apart.
 const SHORT_CONTEXT: usize = 4096;
+
+/// Plans that are kept: each is up to a megabyte of a device's own records, and prompts have many lengths.
+const MOST_PLANS: usize = 64;
 
 /// What a plan is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,12 +37,12 @@ pub(crate) struct Runner<D: Device> {
     pub(crate) memory: Memory,
     pub(crate) journal: Journal,
     weights: ModelWeights,
-    plans: HashMap<Key, D::Executable>,
+    plans: Recent<Key, D::Executable>,
 }
 
 impl<D: Device> Runner<D> {
     pub(crate) fn new(device: D, shapes: Shapes, sizes: Sizes, weights: ModelWeights, memory: Memory) -> Self {
-        Self { device, shapes, sizes, memory, journal: Journal::new(), weights, plans: HashMap::new() }
+        Self { device, shapes, sizes, memory, journal: Journal::new(), weights, plans: Recent::new() }
     }
 
     /// Notes a failure of the device.
@@ -58,20 +59,22 @@ impl<D: Device> Runner<D> {
 
     fn submit_prepared(&mut self, key: Key) -> Result<Ticket, DeviceError> {
         let Self { device, shapes, sizes, memory, weights, plans, .. } = self;
-        let executable = match plans.entry(key) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                let tensor = device.tensor_tiles();
-                let model = Model { shapes, sizes, weights, memory, tensor };
-                let plan = match key {
-                    Key::Few(few) => few.record(&model),
-                    Key::Many(many) => many.record(&model),
-                    Key::Head(head, rows) => record_head(&model, head, rows),
-                };
-                entry.insert(device.prepare(&plan)?)
-            }
-        };
+        let executable = plans.get(key, || {
+            let tensor = device.tensor_tiles();
+            let model = Model { shapes, sizes, weights, memory, tensor };
+            let plan = match key {
+                Key::Few(few) => few.record(&model),
+                Key::Many(many) => many.record(&model),
+                Key::Head(head, rows) => record_head(&model, head, rows),
+            };
+            device.prepare(&plan)
+        })?;
         device.submit(executable)
+    }
+
+    /// Drops plans that have not been used for long. To be called when nothing is under way.
+    pub(crate) fn trim_plans(&mut self) {
+        self.plans.trim(MOST_PLANS);
     }
 
     /// Writes the record that a sequence has before a step.
@@ -124,10 +127,13 @@ impl<D: Device> Runner<D> {
 
     /// Waits for a submission and all before it, one by one: of those that have run, a device may know only how each ended.
     pub(crate) fn wait(&mut self, ticket: Ticket) -> Result<(), BackendError> {
-        while let Some(first) = self.journal.unsettled(ticket) {
-            let waited = self.device.wait(first);
-            self.noting(waited)?;
-            self.journal.settle();
+        while let Some((first, moment)) = self.journal.unsettled(ticket) {
+            match self.device.wait(first) {
+                // One that nobody asks for any more, gone with one before it.
+                Err(_) if first < ticket && self.journal.is_lost(moment) => self.journal.settle(),
+                Err(error) => return Err(self.journal.spoilt(&error)),
+                Ok(()) => self.journal.settle(),
+            }
         }
         Ok(())
     }

@@ -14,6 +14,9 @@ pub(crate) const PARTS: usize = kernels::PARTS as usize;
 pub(crate) const PAGE: usize = kernels::PAGE as usize;
 pub(crate) const MAX_DECODE_ROWS: usize = kernels::MAX_DECODE_ROWS as usize;
 
+/// Columns that a SIMD-group of experts_down takes at most.
+const MAX_EXPERT_WIDTH: usize = 512;
+
 /// The sizes of a model that the kernels can run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shapes {
@@ -59,6 +62,16 @@ impl Shapes {
             return refuse(format!(
                 "the shared expert is {shared} wide and the others {routed}: equal widths are needed"
             ));
+        }
+        if moe.expert_width > MAX_EXPERT_WIDTH {
+            return refuse(format!("experts of width {}: {MAX_EXPERT_WIDTH} at most are supported", moe.expert_width));
+        }
+        let most = (kernels::SAMPLE_BLOCK * kernels::MAX_SAMPLE_BLOCKS) as usize;
+        if config.vocab_size > most {
+            return refuse(format!("a vocabulary of {} tokens: {most} at most are supported", config.vocab_size));
+        }
+        if !delta_net.value_heads.is_multiple_of(8) {
+            return refuse(format!("{} value heads: a multiple of 8 is needed", delta_net.value_heads));
         }
         let heads = attention.heads / attention.kv_heads;
         if !matches!(heads, 1 | 2 | 4 | 8) {
@@ -130,5 +143,34 @@ impl Shapes {
     /// fp32 values of one copy of a DeltaNet layer's recurrent state.
     pub(crate) fn state(&self) -> usize {
         self.value_heads * DELTA_HEAD * DELTA_HEAD
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_checkpoint::Config;
+
+    use super::Shapes;
+
+    type Change = fn(&mut Config);
+
+    #[test]
+    fn what_the_kernels_cannot_run_is_refused() {
+        let full =
+            Config::parse(include_bytes!("../../../models/qwen3.6-35b-a3b/config.json")).expect("a sound config");
+        assert!(Shapes::new(&full).is_ok());
+        let changes: [(Change, &str); 5] = [
+            (|config| config.moe.experts = 100, "100 experts"),
+            (|config| config.moe.shared_expert_width = 256, "256 wide"),
+            (|config| (config.moe.expert_width, config.moe.shared_expert_width) = (768, 768), "width 768"),
+            (|config| config.vocab_size = 262_145, "262145"),
+            (|config| config.delta_net.value_heads = 36, "36 value heads"),
+        ];
+        for (change, message) in changes {
+            let mut config = full.clone();
+            change(&mut config);
+            let error = Shapes::new(&config).expect_err(message).to_string();
+            assert!(error.contains(message), "{error}");
+        }
     }
 }

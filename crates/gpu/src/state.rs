@@ -168,7 +168,9 @@ impl States {
     ) -> Result<(), BackendError> {
         let full = || {
             let pages = self.sizes.pages;
-            BackendError::Full(format!("all {pages} pages of the KV cache are in use, by sequences and the prefix cache"))
+            BackendError::Full(format!(
+                "all {pages} pages of the KV cache are in use, by sequences and the prefix cache"
+            ))
         };
         let (length, needed) = (state.length, (state.length + tokens).div_ceil(PAGE));
         while state.pages.len() < needed {
@@ -220,7 +222,8 @@ impl States {
         state.check(journal)?;
         let current = self.recurrent(memory, state);
         let bytes = current.iter().map(|range| range.bytes).sum();
-        let recurrent = device.allocate(bytes, "a snapshot").map_err(|error| BackendError::Device(error.to_string()))?;
+        let recurrent =
+            device.allocate(bytes, "a snapshot").map_err(|error| BackendError::Device(error.to_string()))?;
         let pages = state.pages[..state.length.div_ceil(PAGE)].to_vec();
         let (made, returned) = (journal.now(), Arc::clone(&self.returned));
         let frozen = Frozen { length: state.length, pages, recurrent, made, returned };

@@ -1,8 +1,9 @@
 //! The weights on the device: quantised matrices where they are mapped, small vectors as fp32 in one buffer.
 
 use half::bf16;
-use lily_checkpoint::{Attention, Bits, Bytes, DeltaNet, Experts, GROUP, Matrices, Mixer, Moe, Weights};
+use lily_checkpoint::{Attention, Bits, Bytes, Config, DeltaNet, Experts, GROUP, Matrices, Mixer, Moe, Weights};
 
+use crate::blank;
 use crate::device::{Buffer, Device, Range};
 use crate::error::Error;
 use crate::kernel::Slice;
@@ -133,6 +134,16 @@ impl ModelWeights {
         let floats = Buffer { id: first + tensors.len() as u32, bytes: list.floats.len() as u64 * 4 };
         walk(weights, &mut Places { tensors: tensors.into_iter(), floats, used: 0 })
     }
+}
+
+/// Bytes of the small vectors, which a device holds as copies.
+///
+/// # Errors
+/// If a matrix has another width than the kernels read.
+pub(crate) fn copied_bytes(config: &Config) -> Result<u64, Error> {
+    let mut list = List::default();
+    walk(&blank::weights(config), &mut list)?;
+    Ok(list.floats.len() as u64 * 4)
 }
 
 /// What walks over the weights: once to see what there is, once to give out where it came to lie.

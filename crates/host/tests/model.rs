@@ -16,6 +16,15 @@ const NEAR: f32 = 1.0;
 /// The CPU's two largest logits are apart: noise doesn't turn them.
 const APART: f32 = 0.25;
 
+/// Those of Metal 4's tensor operations, in the steps that take them.
+#[test]
+fn tensor_tiles_are_near_too() {
+    let agreement = Pair::with_tensor_tiles().compare_logits(&text(0, 96));
+    println!("{agreement:?}");
+    assert!(agreement.largest < NEAR && agreement.mean < 0.05 && agreement.clear > 0, "{agreement:?}");
+    assert_eq!(agreement.clear_equal, agreement.clear, "{agreement:?}");
+}
+
 /// Teacher-forced over text, in chunks that take each way through the model and both together.
 #[test]
 fn logits_are_near_the_cpus() {
@@ -34,19 +43,27 @@ fn logits_are_near_the_cpus() {
     }
 }
 
-/// Prompts of many lengths and what is drawn greedily after them, with a step running ahead; many more where
-/// `LILY_ALL_PROMPTS` is set, which takes minutes.
+/// A prompt and what is drawn greedily after it, with a step running ahead, for the lengths of prompts given.
+fn compare_greedy(prompts: impl IntoIterator<Item = (usize, u64)>) {
+    for (length, steps) in prompts {
+        let (equal, clear) = Pair::new().compare_greedy(&text(length * 7, length), steps, APART);
+        println!("{length} tokens: {equal} of {steps} equal, {clear} clear");
+        assert!(clear > 0, "{length} tokens: no step shows anything");
+    }
+}
+
 #[test]
 fn greedy_tokens_are_the_cpus() {
-    let mut prompts = vec![(1, 16), (9, 2), (65, 2), (129, 1)];
-    if std::env::var_os("LILY_ALL_PROMPTS").is_some() {
-        prompts.extend([(1, 64), (8, 64), (32, 8), (33, 8), (64, 8), (127, 8), (300, 8), (600, 64)]);
-    }
-    for (length, steps) in prompts {
-        let mut pair = Pair::new();
-        let (equal, clear) = pair.compare_greedy(&text(length * 7, length), steps, APART);
-        println!("{length} tokens: {equal} of {steps} equal, {clear} clear");
-    }
+    compare_greedy([(1, 16), (9, 4), (65, 4), (129, 4)]);
+}
+
+/// The same at length. `LILY_PROMPTS` names other lengths, as `1,600`.
+#[test]
+#[ignore = "takes minutes"]
+fn greedy_tokens_are_the_cpus_for_64_steps() {
+    let lengths =
+        std::env::var("LILY_PROMPTS").unwrap_or_else(|_| "1,2,7,8,9,31,32,33,63,64,65,127,128,129,300,600".into());
+    compare_greedy(lengths.split(',').map(|length| (length.parse().expect("LILY_PROMPTS: numbers"), 64)));
 }
 
 #[test]
@@ -62,7 +79,8 @@ fn a_batch_is_each_alone() {
     let mut backend = gpu(2, true);
     let mut states: Vec<_> = prompts.iter().map(|_| backend.create().expect("a slot")).collect();
     let mut inputs: Vec<Vec<u32>> = prompts.to_vec();
-    for step in 0..5 {
+    let by_step: Vec<Vec<u32>> = (0..5).map(|step| alone.iter().map(|tokens| tokens[step]).collect()).collect();
+    for (step, expected) in by_step.iter().enumerate() {
         let mut places: Vec<usize> = (0..states.len()).filter(|&place| place != 2 || step < 3).collect();
         if step == 4 {
             places.reverse();
@@ -78,7 +96,7 @@ fn a_batch_is_each_alone() {
         let outputs = backend.forward(&mut segments).expect("a sound call");
         for (&place, output) in places.iter().zip(outputs) {
             let Output::Sample(sample) = output else { panic!("{output:?}") };
-            assert_eq!(sample.token, alone[place][step], "prompt {place}, step {step}");
+            assert_eq!(sample.token, expected[place], "prompt {place}, step {step}");
             inputs[place] = vec![sample.token];
         }
     }

@@ -134,8 +134,11 @@ fn rows_without_numbers_still_have_eight_different_experts() {
     logits[..4 * (TINY.experts + 1)].fill(f32::NAN);
     logits[4 * (TINY.experts + 1)..][..TINY.experts + 1].fill(f32::NEG_INFINITY);
     logits[5 * (TINY.experts + 1) + 3] = -f32::NAN;
-    let (chosen, _) = top8(&TINY, &logits);
-    for chosen in chosen.chunks_exact(CHOSEN) {
+    let (chosen, weights) = top8(&TINY, &logits);
+    // The expert without a number is none of the row's, as in the decode step.
+    assert!(!chosen[5 * CHOSEN..6 * CHOSEN].contains(&3));
+    for (chosen, weights) in chosen.chunks_exact(CHOSEN).zip(weights.chunks_exact(PARTS)) {
+        assert!(weights[..CHOSEN].iter().all(|weight| weight.is_finite()), "{weights:?}");
         let mut chosen = chosen.to_vec();
         chosen.sort_unstable();
         chosen.dedup();

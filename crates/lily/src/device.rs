@@ -8,7 +8,7 @@ pub(crate) use metal::{MetalBackend, metal};
 /// As `--device` has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DeviceChoice {
-    /// The GPU if Lily can run on it, else the processor.
+    /// The fastest that is proved to be right here: for now the processor.
     #[default]
     Auto,
     /// The processor.
@@ -36,17 +36,19 @@ impl DeviceChoice {
         Ok(Device::Cpu)
     }
 
-    /// The device that is meant; says so if `auto` could not take the GPU.
+    /// The device that is meant. `auto` does not take Metal until a Mac has run it (docs/metal.md): a wrong answer is worse
+    /// than a slow one.
     #[cfg(target_os = "macos")]
     pub(crate) fn resolve(self) -> Result<Device> {
-        match (self, metal::recommended_bytes()) {
-            (Self::Cpu, _) => Ok(Device::Cpu),
-            (_, Ok(recommended_bytes)) => Ok(Device::Metal { recommended_bytes }),
-            (Self::Auto, Err(error)) => {
-                crate::terminal::tell(format_args!("note: the processor computes: {error}"));
+        match self {
+            Self::Cpu => Ok(Device::Cpu),
+            Self::Auto => {
+                crate::terminal::tell(format_args!(
+                    "note: the processor computes; --device metal tries the GPU, which no Mac has proved yet (docs/metal.md)"
+                ));
                 Ok(Device::Cpu)
             }
-            (Self::Metal, Err(error)) => Err(error.into()),
+            Self::Metal => Ok(Device::Metal { recommended_bytes: metal::recommended_bytes()? }),
         }
     }
 }

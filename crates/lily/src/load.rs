@@ -19,6 +19,10 @@ use crate::terminal::tell;
 /// The share of the machine's memory that a plan may take; the rest is for the system and for what we misjudge.
 const SHARE_OF_MEMORY: f64 = 0.95;
 
+/// The share of what macOS recommends to give the GPU; the rest is for what drivers round up and what we misjudge.
+#[cfg(target_os = "macos")]
+const SHARE_OF_GPU: f64 = 0.98;
+
 /// A checkpoint, ready to run.
 pub(crate) struct Model {
     pub(crate) checkpoint: Arc<Checkpoint>,
@@ -84,7 +88,14 @@ impl Model {
     /// The GPU as a backend.
     #[cfg(target_os = "macos")]
     pub(crate) fn metal(&self) -> Result<crate::device::MetalBackend> {
-        crate::device::metal(&self.checkpoint, &lily_gpu::Options::new(self.plan.context, self.plan.parallel))
+        crate::device::metal(&self.checkpoint, &self.metal_options()?.0)
+    }
+
+    /// What the GPU is to hold, and how many bytes of it the prefix cache may count as its own.
+    #[cfg(target_os = "macos")]
+    fn metal_options(&self) -> Result<(lily_gpu::Options, u64)> {
+        let options = lily_gpu::Options::new(self.plan.context, self.plan.parallel);
+        Ok(options.with_cache(&self.checkpoint.config, self.plan.cache)?)
     }
 
     /// An engine with a thread of its own.
@@ -94,7 +105,8 @@ impl Model {
 
     /// As [`Model::start`], the prefix cache also on disk: in this directory, with at most so many bytes.
     pub(crate) fn start_with_disk(&self, disk: Option<(PathBuf, u64)>) -> Result<Engine> {
-        let options = lily_engine::Options {
+        #[cfg_attr(not(target_os = "macos"), expect(unused_mut, reason = "only a GPU's cache is divided"))]
+        let mut options = lily_engine::Options {
             parallel: self.plan.parallel,
             cache: cache::options(&self.plan, &self.tokenizer, &self.checkpoint, disk),
             ..lily_engine::Options::new(self.tokenizer.vocabulary())
@@ -102,7 +114,10 @@ impl Model {
         match self.device {
             Device::Cpu => Ok(Engine::start(self.cpu()?, options)),
             #[cfg(target_os = "macos")]
-            Device::Metal { .. } => Ok(Engine::start(self.metal()?, options)),
+            Device::Metal { .. } => {
+                options.cache.bytes = self.metal_options()?.1;
+                Ok(Engine::start(self.metal()?, options))
+            }
         }
     }
 }
@@ -202,7 +217,7 @@ pub(crate) fn plan_with_cache(
         Device::Metal { recommended_bytes } => {
             let options = lily_gpu::Options::new(asked, parallel);
             let plan = crate::device::MetalBackend::plan(&checkpoint.config, weights, &options)?;
-            (plan, recommended_bytes, recommended_bytes)
+            (plan, recommended_bytes, (recommended_bytes as f64 * SHARE_OF_GPU) as u64)
         }
     };
     let plan = MemoryPlan { cache: cache.fixed(), ..plan };

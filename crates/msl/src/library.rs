@@ -117,13 +117,14 @@ impl Library {
     }
 
     /// C++ assertions, on one line, that a struct's layout is the one that the Rust bindings have; none if its layout is
-    /// not known.
-    pub(crate) fn layout_asserts(&self, item: &Struct, offset_of: &str) -> Option<String> {
+    /// not known. `offset_of` is what the compiler calls it, if it has it.
+    pub(crate) fn layout_asserts(&self, item: &Struct, offset_of: Option<&str>) -> Option<String> {
         let everything: Vec<&File> = self.files.iter().collect();
         let names = Names::of(&everything);
         let (size, fields) = names.fields(&item.name)?;
         let name = &item.name;
         let mut asserts = format!(" static_assert(sizeof({name}) == {size}, \"layout\");");
+        let Some(offset_of) = offset_of else { return Some(asserts) };
         for PlacedField { field, offset, .. } in fields {
             asserts += &format!(" static_assert({offset_of}({name}, {}) == {offset}, \"layout\");", field.name);
         }

@@ -22,7 +22,9 @@
 //!
 //! # What they take
 //! [`bytes`](CacheOptions::bytes) bounds all pieces of memory that snapshots hold, each counted once, the runs of tokens,
-//! and what waits to be written to disk. Room is made before a snapshot is taken; the least recently used goes first.
+//! and what waits to be written to disk. Room is made before a snapshot is taken; the least recently used goes first. A
+//! backend that shares a pool between sequences and snapshots may find it full for a step: then snapshots go too, one by one,
+//! until the step goes through.
 //!
 //! # Requests side by side
 //! A request whose prompt begins as that of one that is being read waits for it, if it saves `spacing` tokens, and goes on
@@ -221,12 +223,24 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
 
     /// Lets snapshots go until so many bytes more fit, or none is left.
     fn make_room(&mut self, bytes: u64) {
-        while self.bytes() + bytes > self.options.bytes
-            && let Some((_, id)) = self.order.pop_first()
-        {
-            self.stats.evictions += 1;
-            self.let_go(id);
+        while self.bytes() + bytes > self.options.bytes && self.let_one_go() {}
+    }
+
+    /// Lets the least recently used snapshot go; false if there is none.
+    pub(crate) fn let_one_go(&mut self) -> bool {
+        let Some((_, id)) = self.order.pop_first() else { return false };
+        self.stats.evictions += 1;
+        self.let_go(id);
+        true
+    }
+
+    /// Drops the snapshot of these tokens, which turned out to be of no use.
+    pub(crate) fn forget(&mut self, tokens: &[u32]) {
+        let Some(id) = self.tree.find(tokens) else { return };
+        if let Some(held) = self.tree.get(id).and_then(|entry| entry.memory.as_ref()) {
+            self.order.remove(&held.used);
         }
+        self.let_go(id);
     }
 
     /// Drops the snapshot of a node, which is out of the order already.

@@ -242,6 +242,44 @@ fn who_waits_does_not_wait_for_ever() {
     assert_eq!(assert_same(&third, other).cached_tokens, 290);
 }
 
+/// A pool that sequences and snapshots share, smaller than what the cache may hold: snapshots make room for steps.
+#[test]
+fn a_full_pool_costs_snapshots_and_no_request() {
+    let script = Script::with_pool(1000);
+    let engine = script.engine(roomy());
+    for name in 0..8 {
+        ask(&engine, prompt(name, 400), 20);
+    }
+    assert!(script.full() > 0, "the pool was never full");
+    assert!(engine.stats().cache.evictions > 0);
+    // What was used last is still there.
+    assert!(ask(&engine, prompt(7, 400), 1).1.cached_tokens > 0);
+
+    // Two at once that don't fit, and no snapshot left: they are told, and the engine goes on.
+    let script = Script::with_pool(1000);
+    let engine = script.engine(Options { parallel: 2, ..roomy() });
+    let requests = [Request::new(prompt(1, 300), 400), Request::new(prompt(2, 300), 400)];
+    let replies = requests.clone().map(|request| engine.submit(request).expect("valid"));
+    let ends = replies.map(|reply| crate::scripted::collect(reply).pop());
+    let failed = |end: &Option<Event>| matches!(end, Some(Event::Failed(message)) if message.contains("pool is full"));
+    assert!(ends.iter().any(failed), "{ends:?}");
+    ask(&engine, prompt(3, 900), 20);
+}
+
+/// What a snapshot held went with a failure of the device: the request begins afresh, and the snapshot is asked no more.
+#[test]
+fn a_lost_snapshot_is_forgotten() {
+    let script = Script::default();
+    let engine = script.engine(roomy());
+    ask(&engine, prompt(1, 50), 1);
+    assert_eq!(ask(&engine, prompt(1, 50), 1).1.cached_tokens, 49);
+    script.refuse_snapshots();
+    let before = engine.stats().cache.snapshots;
+    assert_eq!(ask(&engine, prompt(1, 50), 1).1.cached_tokens, 0);
+    let stats = engine.stats().cache;
+    assert!(stats.snapshots <= before && stats.evictions == 0, "{stats:?}");
+}
+
 /// Where chunks change the bits, a request goes on only where a fresh one would be cut.
 #[test]
 fn a_backend_that_depends_on_chunks_resumes_at_their_ends() {

@@ -46,6 +46,8 @@ struct Shared {
     changed: Condvar,
     states: AtomicUsize,
     snapshots: AtomicUsize,
+    /// Tokens that states and snapshots hold.
+    held_tokens: AtomicUsize,
     taken: AtomicUsize,
 }
 
@@ -55,6 +57,11 @@ struct Inner {
     held: bool,
     permits: usize,
     refuse_states: bool,
+    refuse_snapshots: bool,
+    /// Tokens that states and snapshots may hold together.
+    pool: Option<usize>,
+    /// Calls that found the pool full.
+    full: usize,
     /// Time a token takes.
     delay: Duration,
 }
@@ -71,6 +78,18 @@ impl Script {
         let script = Self::default();
         script.inner().delay = delay;
         script
+    }
+
+    /// All states and snapshots together have room for so many tokens.
+    pub(crate) fn with_pool(tokens: usize) -> Self {
+        let script = Self::default();
+        script.inner().pool = Some(tokens);
+        script
+    }
+
+    /// Calls that found no room.
+    pub(crate) fn full(&self) -> usize {
+        self.inner().full
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -90,6 +109,11 @@ impl Script {
 
     pub(crate) fn refuse_states(&self, refuse: bool) {
         self.inner().refuse_states = refuse;
+    }
+
+    /// No snapshot can be restored any more.
+    pub(crate) fn refuse_snapshots(&self) {
+        self.inner().refuse_snapshots = true;
     }
 
     /// Waits until the `count`-th call, from 1, has begun, and returns what it holds.
@@ -163,12 +187,14 @@ pub(crate) struct Frozen {
 impl Drop for Frozen {
     fn drop(&mut self) {
         self.script.0.snapshots.fetch_sub(1, Ordering::SeqCst);
+        self.script.0.held_tokens.fetch_sub(self.held.length, Ordering::SeqCst);
     }
 }
 
 impl Script {
     fn freeze(&self, held: Held) -> Arc<Frozen> {
         self.0.snapshots.fetch_add(1, Ordering::SeqCst);
+        self.0.held_tokens.fetch_add(held.length, Ordering::SeqCst);
         let id = self.0.taken.fetch_add(1, Ordering::SeqCst) as u64;
         Arc::new(Frozen { id, held, script: self.clone() })
     }
@@ -177,6 +203,7 @@ impl Script {
 impl Drop for State {
     fn drop(&mut self) {
         self.script.0.states.fetch_sub(1, Ordering::SeqCst);
+        self.script.0.held_tokens.fetch_sub(self.held.length, Ordering::SeqCst);
         assert!(!self.held.panics, "scripted: a state that panics when dropped");
     }
 }
@@ -226,6 +253,10 @@ impl Backend for ScriptedBackend {
         let mut inner = self.script.0.changed.wait_while(inner, closed).expect("no panic under the lock");
         inner.permits = inner.permits.saturating_sub(1);
         let delay = inner.delay;
+        if inner.pool.is_some_and(|pool| self.script.0.held_tokens.load(Ordering::SeqCst) + tokens > pool) {
+            inner.full += 1;
+            return Err(BackendError::Full("scripted: the pool is full".into()));
+        }
         drop(inner);
         std::thread::sleep(delay * tokens as u32);
 
@@ -242,6 +273,7 @@ impl Backend for ScriptedBackend {
                 return Err(BackendError::ContextFull { wanted, limit: CONTEXT });
             }
         }
+        self.script.0.held_tokens.fetch_add(tokens, Ordering::SeqCst);
         let output = |segment: &mut Segment<'_, State>| {
             let state = &mut segment.state.held;
             for &token in segment.tokens {
@@ -285,6 +317,10 @@ impl Backend for ScriptedBackend {
     }
 
     fn restore(&mut self, snapshot: &Arc<Frozen>) -> Result<State, BackendError> {
+        if self.script.inner().refuse_snapshots {
+            return Err(BackendError::Device("scripted: a lost snapshot".into()));
+        }
+        self.script.0.held_tokens.fetch_add(snapshot.held.length, Ordering::SeqCst);
         self.script.0.states.fetch_add(1, Ordering::SeqCst);
         Ok(State { held: snapshot.held.clone(), script: self.script.clone() })
     }

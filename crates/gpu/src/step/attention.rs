@@ -81,8 +81,12 @@ pub(super) fn many(
     project_many(model, recorder, rows, &[&weights.q_gate, &weights.k, &weights.v], norm, projected, work);
     prepare(model, recorder, rows, weights, cache, projected, work.mixer.q);
     let tokens = QUERIES / (shapes.query_heads / shapes.kv_heads);
-    let part = (ATTENTION_WORK / context).next_multiple_of(tokens).min(rows.next_multiple_of(tokens));
-    let parts = (0..rows).step_by(part).map(|first| {
+    let mut parts = Vec::new();
+    let mut first = 0;
+    while first < rows {
+        // Of so many rows, no more segments than these have one at `first`; the others are past their end.
+        let active = segments.min(rows / (first + 1)).max(1);
+        let part = (ATTENTION_WORK / (context * active) / tokens * tokens).max(tokens).min(rows - first);
         let attend = AttentionPrefill {
             q: work.mixer.q,
             projected,
@@ -94,12 +98,14 @@ pub(super) fn many(
             y: mixed,
             p: AttentionPrefillParams { first: first as u32, max_pages: model.sizes.max_pages() as u32 },
         };
-        let tiles = part.min(rows - first).div_ceil(tokens);
+        let tiles = part.div_ceil(tokens);
         let attend =
             attend.dispatch([tiles as u32, shapes.kv_heads as u32, segments as u32], ATTENTION_PREFILL.max_threads);
-        attend.costing(&touched(model, cache, segments, segments * context), attention_work(model, part * context))
-    });
-    recorder.add_parts(parts.collect());
+        let work = attention_work(model, (active * part).min(rows) * context);
+        parts.push(attend.costing(&touched(model, cache, segments, active * context), work));
+        first += part;
+    }
+    recorder.add_parts(parts);
     add_many(model, recorder, rows, &weights.out, mixed, work.x);
 }
 

@@ -5,7 +5,7 @@ use crate::kernels::{
     self, EXPERTS_COMBINE, EXPERTS_DOWN, EXPERTS_UP, ExpertsCombine, ExpertsDown, ExpertsGemmDown, ExpertsGemmUp,
     ExpertsUp, ROUTE_SORT, ROUTE_TOP8, RouteSort, RouteTop8, Router, RouterParams, SortParams, Top8Params,
 };
-use crate::memory::{FewRows, ManyRows, expert_tile};
+use crate::memory::{FewRows, ManyRows, expert_blocks, expert_tile};
 use crate::recorder::Recorder;
 use crate::shapes::{CHOSEN, MAX_DECODE_ROWS, PARTS};
 use crate::step::product::norm_many;
@@ -15,9 +15,11 @@ use crate::weights::MoeWeights;
 static ROUTER: [&Kernel; 4] = [&kernels::ROUTER_1, &kernels::ROUTER_2, &kernels::ROUTER_4, &kernels::ROUTER_8];
 
 /// Outputs of a threadgroup of the router, of experts_up and experts_down, and of the tiles of experts_gemm_up and _down.
-const ROUTER_OUTPUTS: usize = 4;
+const ROUTER_OUTPUTS: usize = 8;
 const EXPERT_OUTPUTS: usize = 16;
 const UP_TILE_OUTPUTS: usize = 32;
+/// Pairs of a tile of the experts' products through tensor operations.
+const TENSOR_TILE: usize = 32;
 const DOWN_TILE_OUTPUTS: usize = 64;
 
 /// Each row's experts in two kernels, the choice of them made anew in every threadgroup.
@@ -81,9 +83,13 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
     let p = Top8Params { rows: rows as u32 };
     let choose = RouteTop8 { logits: moe.router, chosen: moe.chosen, weights: moe.weights, p };
     recorder.add(choose.dispatch([rows.div_ceil(4) as u32, 1, 1], ROUTE_TOP8.max_threads));
-    let (tile, blocks) = (expert_tile(shapes, rows), moe.map.len() as u32);
+    // Tensor operations round otherwise than SIMD-group matrices do. Where both are there, which of them a row meets must not
+    // depend on how many others the step has.
+    let tile = if model.tensor { TENSOR_TILE } else { expert_tile(shapes, rows) };
+    let blocks = expert_blocks(shapes, rows, tile) as u32;
+    let map = moe.map.part(0, u64::from(blocks));
     let p = SortParams { rows: rows as u32, tile: tile as u32, blocks };
-    let sort = RouteSort { chosen: moe.chosen, order: moe.order, places: moe.places, map: moe.map, p };
+    let sort = RouteSort { chosen: moe.chosen, order: moe.order, places: moe.places, map, p };
     recorder.add(sort.dispatch([(shapes.experts / 8 + 1) as u32, 1, 1], ROUTE_SORT.max_threads));
     let up = ExpertsGemmUp {
         gate_w: experts.gate.w,
@@ -100,7 +106,7 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
         shared_up_biases: shared.up.biases,
         x: work.normed,
         order: moe.order,
-        map: moe.map,
+        map,
         hidden: moe.hidden,
     };
     let kernel = match tile {
@@ -120,7 +126,7 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
         shared_scales: shared.down.scales,
         shared_biases: shared.down.biases,
         hidden: moe.hidden,
-        map: moe.map,
+        map,
         y: moe.y,
     };
     let kernel = match tile {

@@ -67,7 +67,10 @@ fn greedy_is_the_cpus(lengths: &[usize], steps: u64) {
                 next(&mut cpu, &mut on_cpu, &tokens, lily_backend::Draw { top_logprobs: Some(2), ..draw });
             equal += u64::from(ours == theirs);
             clear += u64::from(ahead > APART);
-            assert!(ours == theirs || ahead <= APART, "after {length} tokens, step {step}: {ours}, not {theirs} by {ahead}");
+            assert!(
+                ours == theirs || ahead <= APART,
+                "after {length} tokens, step {step}: {ours}, not {theirs} by {ahead}"
+            );
             tokens = vec![theirs];
         }
         println!("after {length} tokens: {equal} of {steps} equal, {clear} clear");

@@ -29,7 +29,10 @@ fn product(weight: Matrix<'_>, x: &[f32]) -> Vec<f32> {
     let (rows, inputs) = (weight.rows, x.len() / weight.cols);
     let share = rows.div_ceil(std::thread::available_parallelism().map_or(1, usize::from)).max(64);
     let parts: Vec<Vec<f32>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..rows).step_by(share).map(|first| scope.spawn(move || f::product(part(weight, first, share), x))).collect();
+        let threads: Vec<_> = (0..rows)
+            .step_by(share)
+            .map(|first| scope.spawn(move || f::product(part(weight, first, share), x)))
+            .collect();
         threads.into_iter().map(|thread| thread.join().expect("a product")).collect()
     });
     (0..inputs)

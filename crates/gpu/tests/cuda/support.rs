@@ -72,6 +72,8 @@ pub(crate) const fn greedy(vocabulary: usize, counter: u64) -> Draw<'static> {
 pub(crate) struct Agreement {
     /// Length of the difference over that of the CPU's logits.
     pub(crate) relative: f64,
+    /// The same of each position, the median: a position where another expert was chosen counts once.
+    pub(crate) median: f64,
     pub(crate) largest: f32,
     pub(crate) mean: f64,
     /// Positions, those with the same largest, those where the CPU's two largest are apart, and the same among those.
@@ -94,19 +96,24 @@ impl Agreement {
             agreement.clear += clear;
             agreement.clear_equal += equal * clear;
         }
-        let (mut squares, mut reference) = (0.0, 0.0);
-        for (&ours, &theirs) in ours.iter().zip(theirs) {
-            let difference = (ours - theirs).abs();
-            // A NaN is as far as can be.
-            agreement.largest = if difference.is_nan() { f32::INFINITY } else { agreement.largest.max(difference) };
-            agreement.mean += f64::from(difference);
-            squares += f64::from(difference).powi(2);
-            reference += f64::from(theirs).powi(2);
-        }
-        agreement.mean /= theirs.len() as f64;
-        agreement.relative = (squares / reference).sqrt();
+        let difference = |(&ours, &theirs): (&f32, &f32)| (ours - theirs).abs();
+        // A NaN is as far as can be.
+        let farther = |far: f32, one: f32| if one.is_nan() { f32::INFINITY } else { far.max(one) };
+        agreement.largest = ours.iter().zip(theirs).map(difference).fold(0.0, farther);
+        agreement.mean = ours.iter().zip(theirs).map(difference).map(f64::from).sum::<f64>() / theirs.len() as f64;
+        agreement.relative = relative(ours, theirs);
+        let rows = ours.chunks(vocabulary).zip(theirs.chunks(vocabulary));
+        let mut each: Vec<f64> = rows.map(|(ours, theirs)| relative(ours, theirs)).collect();
+        each.sort_by(f64::total_cmp);
+        agreement.median = each[each.len() / 2];
         agreement
     }
+}
+
+fn relative(ours: &[f32], theirs: &[f32]) -> f64 {
+    let square = |value: f32| f64::from(value).powi(2);
+    let difference: f64 = ours.iter().zip(theirs).map(|(ours, theirs)| square(ours - theirs)).sum();
+    (difference / theirs.iter().copied().map(square).sum::<f64>()).sqrt()
 }
 
 fn two_largest(logits: &[f32]) -> [usize; 2] {

@@ -1,6 +1,8 @@
 //! Every edge of the plans is needed: without it, in an order that it forbade, the results change.
 
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lily_backend::Backend;
 use lily_checkpoint::Bytes;
@@ -125,7 +127,8 @@ fn outcome(victim: Option<(usize, usize)>) -> (Outcome, Vec<usize>) {
     (result.unwrap_or(Outcome::Failed), edges(&backend))
 }
 
-/// The edges of the plans: each sixteenth, or those that `LILY_EDGES` asks for, as `0/8` for each eighth from the first on.
+/// The edges of the plans: a few of each, or those that `LILY_EDGES` asks for, as `0/8` for each eighth from the first on;
+/// `0/1` is all of them, which takes minutes.
 /// Each mutant is a process of its own: what reads garbage for an index may well crash.
 #[test]
 fn every_edge_is_needed() {
@@ -141,17 +144,23 @@ fn every_edge_is_needed() {
         String::from_utf8_lossy(&output.stdout).contains(&sound)
     };
     assert!(is_sound(plans.len(), 0), "no plan is changed, and yet the results are others");
-    let (start, step) = numbers(&std::env::var("LILY_EDGES").unwrap_or_else(|_| "0/16".to_owned()));
-    let (mut tried, mut survivors) = (0, Vec::new());
-    for (plan, edges) in plans.iter().enumerate() {
-        for edge in (start..*edges).step_by(step) {
-            tried += 1;
-            if is_sound(plan, edge) {
-                survivors.push((plan, edge));
-            }
+    let (start, step) = numbers(&std::env::var("LILY_EDGES").unwrap_or_else(|_| "0/28".to_owned()));
+    let of_plan = |(plan, edges): (usize, &usize)| (start..*edges).step_by(step).map(move |edge| (plan, edge));
+    let victims: Vec<(usize, usize)> = plans.iter().enumerate().flat_map(of_plan).collect();
+    let (next, survivors) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(&(plan, edge)) = victims.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if is_sound(plan, edge) {
+                        survivors.lock().expect("no panic holds it").push((plan, edge));
+                    }
+                }
+            });
         }
-    }
-    println!("{} of {tried} noticed", tried - survivors.len());
+    });
+    let survivors = survivors.into_inner().expect("no panic holds it");
+    println!("{} of {} noticed", victims.len() - survivors.len(), victims.len());
     assert!(survivors.is_empty(), "not noticed, as (plan, edge): {survivors:?}");
 }
 

@@ -130,7 +130,16 @@ pub struct Pair {
 
 impl Pair {
     pub fn new() -> Self {
-        let mut gpu = gpu(0, true);
+        Self::of(gpu(0, true))
+    }
+
+    /// As `new`, by the kernels of Metal 4's tensor operations where there are any.
+    pub fn with_tensor_tiles() -> Self {
+        let device = HostDevice::new(lily_host::Options { tensor_tiles: true, ..lily_host::Options::new(0) });
+        Self::of(GpuBackend::new(device, checkpoint(), options(true)).expect("a backend"))
+    }
+
+    fn of(mut gpu: GpuBackend<HostDevice>) -> Self {
         let options = lily_cpu::Options { threads: 2, max_context: CONTEXT, simd: None };
         let mut cpu = CpuBackend::new(Arc::clone(checkpoint()), options).expect("threads");
         Self { on_gpu: gpu.create().expect("a slot"), on_cpu: cpu.create().expect("memory"), gpu, cpu }

@@ -36,7 +36,7 @@ fn edit(library: &Library, file: &File, edits: &mut Edits<'_>) {
         );
     }
     for item in file.structs.iter().filter(|item| file.source.name.ends_with(".h") && item.plain) {
-        if let Some(asserts) = library.layout_asserts(item, "__builtin_offsetof") {
+        if let Some(asserts) = library.layout_asserts(item, Some("__builtin_offsetof")) {
             edits.insert_behind(item.last, &asserts);
         }
     }

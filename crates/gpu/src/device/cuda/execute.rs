@@ -133,6 +133,15 @@ impl CudaDevice {
     }
 }
 
+impl Drop for CudaDevice {
+    fn drop(&mut self) {
+        // Buffers and pinned memory go next; plans and copies under way use them.
+        if self.context.enter().is_ok() {
+            let _ = self.stream.wait();
+        }
+    }
+}
+
 impl Device for CudaDevice {
     type Executable = CudaPlan;
 
@@ -241,7 +250,8 @@ impl Device for CudaDevice {
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
         self.enter()?;
-        if let Some((_, event)) = self.running.iter().find(|(submitted, _)| *submitted >= ticket) {
+        // One that is not there was waited for, or its event was taken again because it had passed.
+        if let Some((_, event)) = self.running.iter().find(|(submitted, _)| *submitted == ticket) {
             event.wait().map_err(|problem| {
                 let hint = if self.serial { "" } else { " (Options::serial tells in which kernel)" };
                 self.failed(format!("a submitted plan failed: {problem}{hint}"))

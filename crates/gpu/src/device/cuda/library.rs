@@ -162,10 +162,8 @@ impl Library {
         let name = CString::new(format!("lily_{kernel}")).map_err(|error| error.to_string())?;
         let mut function = ptr::null_mut();
         // SAFETY: the module is loaded, the name outlives the call.
-        check(
-            unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, name.as_ptr()) },
-            "cuModuleGetFunction",
-        )?;
+        let found = unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, name.as_ptr()) };
+        check(found, "cuModuleGetFunction")?;
         Ok(function)
     }
 }

@@ -46,6 +46,13 @@ pub struct MetalDevice {
 // used through `&mut self`, encoders don't outlive a call, and `name`, `limits` and `read`'s memory need no ordering.
 unsafe impl Send for MetalDevice {}
 
+impl Drop for MetalDevice {
+    /// The GPU may still run a step that nobody asked for, on buffers over mapped files that go with this device.
+    fn drop(&mut self) {
+        autoreleasepool(|_| self.queue.drain());
+    }
+}
+
 /// A plan's command buffers, ready to be encoded.
 pub struct MetalPlan {
     batches: Vec<Commands>,

@@ -127,10 +127,18 @@ impl Queue {
         encoder.setLabel(Some(label));
         let encoded = encode(&encoder);
         encoder.endEncoding();
-        encoded?;
+        // Even if the pass is not whole: copies that were encoded before it count.
         buffer.commit();
         self.running.push_back(Running { ticket: self.next(), buffer, what: what.clone() });
-        Ok(())
+        encoded
+    }
+
+    /// Waits for everything committed, whatever comes of it; copies that wait for a submission are left out.
+    pub(super) fn drain(&mut self) {
+        self.open = None;
+        for running in self.running.drain(..) {
+            running.buffer.waitUntilCompleted();
+        }
     }
 
     /// Ends a submission.

@@ -14,6 +14,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{env, fs};
 
 use lily_host::compile::{Compiler, Flavour, KERNELS};
@@ -47,16 +48,17 @@ fn sanitized(flavour: Flavour) -> Result<bool, Failure> {
     let objects = compiler.objects(flavour, &library, &folder)?;
     let shared = folder.join("kernels.so");
     compiler.link(flavour, &objects, &shared)?;
-    let mut all = true;
-    for test in tests::of_kernels()? {
+    let all = AtomicBool::new(true);
+    tests::at_once(&tests::of_kernels()?, |test| {
         let outcome = test.run(&compiler, flavour, &shared)?;
         println!("{}: {} ({:.1} s)", test.name, if outcome.passed { "passed" } else { "FAILED" }, outcome.seconds);
         if !outcome.passed {
             println!("{}", outcome.output);
-            all = false;
+            all.store(false, Ordering::Relaxed);
         }
-    }
-    Ok(all)
+        Ok(())
+    })?;
+    Ok(all.into_inner())
 }
 
 /// A folder for what is compiled here.

@@ -96,15 +96,19 @@ pub(crate) fn run(files: &[&str]) -> Result<bool, Failure> {
 }
 
 impl Bench {
-    /// A test that fails without a mutant would seem to notice every one.
+    /// A test that fails without a mutant, or a sanitizer that does not start, would seem to notice every one.
     fn unchanged_pass(&self) -> Result<(), Failure> {
-        let shared = work("plain")?.join("kernels.so");
-        self.compiler.link(Flavour::Plain, &self.plain, &shared)?;
-        for test in &self.tests {
-            let outcome = test.run(&self.compiler, Flavour::Plain, &shared)?;
-            if !outcome.passed {
-                return Err(format!("{} fails with the kernels as they are:\n{}", test.name, outcome.output).into());
-            }
+        for (flavour, objects) in [(Flavour::Plain, &self.plain), (Flavour::Thread, &self.thread)] {
+            let shared = work(flavour.name())?.join("kernels.so");
+            self.compiler.link(flavour, objects, &shared)?;
+            tests::at_once(&self.tests, |test| {
+                let outcome = test.run(&self.compiler, flavour, &shared)?;
+                if outcome.passed {
+                    return Ok(());
+                }
+                let (test, flavour) = (&test.name, flavour.name());
+                Err(format!("{test} fails with the kernels as they are ({flavour}):\n{}", outcome.output).into())
+            })?;
         }
         Ok(())
     }

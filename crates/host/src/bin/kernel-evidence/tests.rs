@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use lily_host::Kernels;
-use lily_host::compile::{Compiler, Flavour};
+use lily_host::compile::{Compiler, Flavour, KERNELS};
 
 use crate::Failure;
 
@@ -50,7 +52,29 @@ pub(crate) fn of_kernels() -> Result<Vec<Test>, Failure> {
     }
     tests.retain(|test| test.name != "faults");
     tests.sort_by(|a, b| a.name.cmp(&b.name));
+    let library = lily_msl::Library::parse(Path::new(KERNELS))?;
+    let mut functions = library.kernels().iter().map(|kernel| kernel.function.as_str());
+    if let Some(kernel) = functions.find(|name| !tests.iter().any(|test| test.source.contains(name))) {
+        return Err(format!("no test names the kernel {kernel}").into());
+    }
     Ok(tests)
+}
+
+/// Does something with each test, with as many at once as there are processors. The error is one of those there were.
+pub(crate) fn at_once(tests: &[Test], act: impl Fn(&Test) -> Result<(), Failure> + Sync) -> Result<(), Failure> {
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(test) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(error) = act(test) {
+                        *failed.lock().expect("no panic holds it") = Some(error.to_string());
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner()?.map_or(Ok(()), |error: String| Err(error.into()))
 }
 
 impl Test {
