@@ -74,12 +74,12 @@ def environment(empty: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def launched(empty: Path, exit_code: int = 0):
+def launched(empty: Path, exit_code: int = 0, arguments: tuple[str, ...] = ()):
     """A server of its own, which must end with `exit_code` at the end; `empty` is a folder without models."""
     if not BINARY.is_file():
         pytest.exit(f"{BINARY} is not there; build it with `cargo build --release` or set LILY_BIN", returncode=2)
     process = subprocess.Popen(
-        [BINARY, "serve", "--port", "0"],
+        [BINARY, "serve", "--port", "0", *arguments],
         env=environment(empty),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -48,7 +48,8 @@ pub(super) struct Tier<S> {
 impl<S> Tier<S> {
     /// Adds what the tier holds.
     pub(super) fn count(&self, stats: &mut CacheStats) {
-        stats.disk_snapshots = self.files.len() - self.waiting;
+        // Among those that wait may be some whose file was given up with the one it builds on.
+        stats.disk_snapshots = self.files.len().saturating_sub(self.waiting);
         stats.disk_waiting = self.waiting;
         stats.disk_bytes = self.bytes;
     }
@@ -354,8 +355,9 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             Some(_) => self.drop_file(id),
             None => self.remove_file(key),
         }
-        // What was used last may have found no place in the queue.
-        if let Some((_, &id)) = self.order.last_key_value() {
+        // What was used last may have found no place in the queue. After a failure it waits for the next snapshot: a full disk
+        // would only fail again.
+        if written && let Some((_, &id)) = self.order.last_key_value() {
             let tokens = self.tree.tokens(id);
             self.keep_on_disk(id, &tokens);
         }

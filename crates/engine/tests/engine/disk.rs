@@ -137,7 +137,10 @@ fn damage_costs_no_more_than_the_files_it_is_in() {
             let needs = || prompt(3, length + 1);
             let (cached, stats) = life(at(directory.path()), &[needs(), needs()]);
             assert!(cached[0] <= from && cached[1] == length, "{cached:?} of {length}");
-            assert_ne!(fs::read(victim).ok().as_ref(), Some(&damaged), "it is still there");
+            // With another version or fingerprint it is another's, and stays unless it is in the way.
+            if [9, 20].iter().all(|&place| damaged.get(place) == bytes.get(place)) {
+                assert_ne!(fs::read(victim).ok().as_ref(), Some(&damaged), "it is still there");
+            }
             assert!(stats.cache.disk_errors >= 1);
         }
     }
@@ -171,6 +174,37 @@ fn the_cap_holds_and_the_least_recently_used_goes_first() {
 }
 
 /// Two processes do not share a directory; the second serves without.
+/// The directory vanishes: every write fails. Each is tried once, not again and again.
+#[test]
+fn a_write_that_fails_is_not_repeated() {
+    let parent = tempfile::tempdir().expect("a directory");
+    let directory = parent.path().join("cache");
+    let engine = Script::default().engine(at(&directory));
+    ask(&engine, &prompt(5, 10));
+    fs::remove_dir_all(&directory).expect("it is there");
+    for prompt in chain() {
+        ask(&engine, &prompt);
+    }
+    thread::sleep(Duration::from_millis(50));
+    let errors = engine.stats().cache.disk_errors;
+    assert!((1..=16).contains(&errors), "{errors} failures for seven snapshots");
+}
+
+#[cfg(unix)]
+#[test]
+fn only_the_owner_can_read_what_is_kept() {
+    use std::os::unix::fs::PermissionsExt;
+    let parent = tempfile::tempdir().expect("a directory");
+    let directory = parent.path().join("cache");
+    life(at(&directory), &chain());
+    let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
+    assert_eq!(mode(&directory), 0o700);
+    assert!(!files(&directory).is_empty());
+    for file in files(&directory) {
+        assert_eq!(mode(&file), 0o600, "{}", file.display());
+    }
+}
+
 #[test]
 fn a_directory_in_use_is_left_alone() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -3,7 +3,7 @@
 //! Snapshots are `KEY.lilysnap`; they are written as `KEY.lilysnap.tmp`, synced, then renamed. Anything else in the
 //! folder is left alone.
 
-use std::fs::{self, File, FileTimes, TryLockError};
+use std::fs::{self, DirBuilder, File, FileTimes, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -45,8 +45,8 @@ pub(crate) struct Contents {
 impl Folder {
     /// Makes the folder if it is not there, and takes it.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        fs::create_dir_all(path)?;
-        let lock = File::options().create(true).write(true).truncate(false).open(path.join(LOCK))?;
+        private_folders().recursive(true).create(path)?;
+        let lock = private_files().create(true).truncate(false).open(path.join(LOCK))?;
         match lock.try_lock() {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(io::Error::other("another process uses it")),
@@ -95,7 +95,9 @@ impl Folder {
     /// Writes a file so that it is there with all its bytes, whatever happens, or not at all.
     pub(crate) fn write(&self, key: &Key, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
         let unfinished = self.path(key, UNFINISHED);
-        let written = File::create(&unfinished).and_then(|file| {
+        // What lies there is of a process that was killed, or a trap: a link to follow.
+        let _nothing_there = fs::remove_file(&unfinished);
+        let written = private_files().create_new(true).open(&unfinished).and_then(|file| {
             let mut file = BufWriter::with_capacity(1 << 18, file);
             fill(&mut file)?;
             file.into_inner().map_err(|error| error.into_error())?.sync_all()?;
@@ -135,6 +137,22 @@ fn read(path: &Path) -> Result<(Header, Vec<u32>, SystemTime), super::file::Faul
     let metadata = file.metadata()?;
     let (header, tokens) = Header::read(&mut file, metadata.len())?;
     Ok((header, tokens, metadata.modified()?))
+}
+
+/// Prompts are nobody else's business: what is made here only its owner may read.
+fn private_files() -> OpenOptions {
+    let mut options = File::options();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+fn private_folders() -> DirBuilder {
+    let mut builder = DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
 }
 
 fn name_of(key: &Key) -> String {
