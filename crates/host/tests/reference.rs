@@ -145,7 +145,7 @@ fn log_sum_exp(logits: &[f32]) -> f64 {
 /// The text by the kernels for many rows, from the start of its windows.
 #[test]
 fn text_in_many_rows() {
-    let positions = std::env::var("LILY_POSITIONS").map_or(1024, |number| number.parse().expect("LILY_POSITIONS"));
+    let positions = std::env::var("LILY_POSITIONS").map_or(512, |number| number.parse().expect("LILY_POSITIONS"));
     let answers = Answers::load("eval");
     let next_logit = Tensors::load("positions.safetensors").floats("eval.next_logit");
     let mut agreement = Agreement::default();
