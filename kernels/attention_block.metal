@@ -14,10 +14,6 @@ using namespace metal;
 
 constant constexpr uint MAX_BLOCK = 256;
 
-inline float4 four_halves(uint low, uint high) {
-  return float4(as_type<half4>(uint2(low, high)));
-}
-
 [[kernel, max_total_threads_per_threadgroup(128)]] void attention_block(
     device const float* q [[buffer(0)]],
     device const half* keys [[buffer(1)]],

@@ -61,8 +61,7 @@ using namespace metal;
   } else {
     const ulong page = pages[slot * p.max_pages + position / PAGE];
     device half* out = (is_key ? keys : values) + ((page * KV_HEADS + kv_head) * PAGE + position % PAGE) * HEAD + lane * 4;
-    *(device half4*)out = half4(saturated_half(low.x), saturated_half(low.y), saturated_half(low.z), saturated_half(low.w));
-    *(device half4*)(out + HEAD / 2) =
-        half4(saturated_half(high.x), saturated_half(high.y), saturated_half(high.z), saturated_half(high.w));
+    *(device half4*)out = saturated_half4(low);
+    *(device half4*)(out + HEAD / 2) = saturated_half4(high);
   }
 }

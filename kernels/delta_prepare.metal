@@ -9,6 +9,7 @@
 // other's values in the cache.
 // Grid {ceil((2 * KEY_HEADS + VALUE_HEADS) / 4), rows, 1}, 128 threads: four heads.
 #include <metal_stdlib>
+#include "delta.h"
 #include "model.h"
 #include "numbers.h"
 using namespace metal;
@@ -33,13 +34,12 @@ using namespace metal;
   const uint row = group.y;
   if (rows[row].slot == NONE) return;
   const Segment segment = segments[rows[row].segment];
-  const uint channels = (2 * KEY_HEADS + VALUE_HEADS) * DELTA_HEAD;
-  const uint pitch = channels + VALUE_HEADS * (DELTA_HEAD + 2);
+  const uint channels = delta_channels(), width = delta_width();
   if (group.x == 0) {
     for (uint head = thread_index; head < VALUE_HEADS; head += 128) {
-      device const float* a = projected + row * pitch + channels + VALUE_HEADS * DELTA_HEAD + head;
-      decay[row * VALUE_HEADS + head] = exp(-exp(a_log[head]) * softplus(a[0] + dt_bias[head]));
-      beta[row * VALUE_HEADS + head] = sigmoid(a[VALUE_HEADS]);
+      const float2 gates = delta_gates(projected + row * width, a_log, dt_bias, head);
+      decay[row * VALUE_HEADS + head] = gates.x;
+      beta[row * VALUE_HEADS + head] = gates.y;
     }
   }
   const uint head = group.x * 4 + simd;
@@ -54,7 +54,7 @@ using namespace metal;
   for (uint j = 0; j < CONV_WIDTH; j++) {
     const uint back = CONV_WIDTH - 1 - j;
     device const float* input = held + (place + j) * channels;
-    if (back <= place) input = projected + (row - back) * pitch + channel;
+    if (back <= place) input = projected + (row - back) * width + channel;
     inputs[j] = *(device const float4*)input;
   }
   device const float4* taps = (device const float4*)conv + channel;
@@ -66,10 +66,7 @@ using namespace metal;
     for (uint j = 0; j < CONV_WIDTH; j++) sum = fma(inputs[j][c], taps[c][j], sum);
     u[c] = silu(sum);
   }
-  if (head < 2 * KEY_HEADS) {
-    const float scale = rsqrt(simd_sum(dot(u, u)) + 1e-6f);
-    u = u * (head < KEY_HEADS ? scale * 0.08838834764831845f : scale);  // 1 / sqrt(128)
-  }
+  if (head < 2 * KEY_HEADS) u = u * unit_factor(simd_sum(dot(u, u)), head < KEY_HEADS);
   *(device float4*)(convolved + row * channels + channel) = u;
 
   if (place + 1 == segment.rows) {

@@ -7,6 +7,7 @@
 // time, while the 8 before are computed.
 // Grid {4, VALUE_HEADS, segments}, 128 threads: 32 rows v of a head.
 #include <metal_stdlib>
+#include "delta.h"
 #include "model.h"
 using namespace metal;
 
@@ -40,7 +41,7 @@ inline float sum_of_eight(float x) {
   if (segment.slot == NONE || segment.rows == 0) return;
   const uint head = group.y;
   const uint key_head = head / (VALUE_HEADS / KEY_HEADS);
-  const uint channels = (2 * KEY_HEADS + VALUE_HEADS) * DELTA_HEAD;
+  const uint channels = delta_channels();
   const uint flip = sequences[segment.slot].flip;
   const uint slice = lane % 8;             // of k: four values of every 32
   const uint v = simd * 8 + lane / 8 * 2;  // the first of this lane's two rows, in the threadgroup

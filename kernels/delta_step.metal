@@ -11,6 +11,7 @@
 // windows [slots][2][3][channels] oldest first, states [slots][2][VALUE_HEADS][128 v][128 k]: both are read at the
 // sequence's flip and written at the other, y [rows][VALUE_HEADS·128].
 #include <metal_stdlib>
+#include "delta.h"
 #include "fold.h"
 #include "model.h"
 #include "numbers.h"
@@ -40,8 +41,7 @@ using namespace metal;
   const Segment segment = segments[group.y];
   if (segment.slot == NONE) return;
   const uint flip = sequences[segment.slot].flip;
-  const uint channels = (2 * KEY_HEADS + VALUE_HEADS) * DELTA_HEAD;
-  const uint width = channels + VALUE_HEADS * (DELTA_HEAD + 2);
+  const uint channels = delta_channels(), width = delta_width();
   device const float* input = projected + segment.first_row * width;
 
   // The state sets out first: SIMD-group s holds values 8s to 8s + 7, four keys of each a lane.
@@ -72,17 +72,16 @@ using namespace metal;
     }
   } else if (thread_index < CHANNELS + segment.rows) {
     const uint row = thread_index - CHANNELS;
-    device const float* gates = input + row * width + channels + VALUE_HEADS * DELTA_HEAD + head;
-    decays[row] = exp(-exp(a_log[head]) * softplus(gates[0] + dt_bias[head]));
-    betas[row] = sigmoid(gates[VALUE_HEADS]);
+    const float2 gates = delta_gates(input + row * width, a_log, dt_bias, head);
+    decays[row] = gates.x;
+    betas[row] = gates.y;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
   if (simd / 2 < segment.rows) {  // q of a row, or its k
     const float4 part = convolved[simd / 2][simd % 2 * K + lane];
     const float length = simd_sum(add_product(part, part, 0.0f));
-    const float factor = simd % 2 == 0 ? 0.08838834764f : 1.0f;  // 1/√128
-    convolved[simd / 2][simd % 2 * K + lane] = part * (rsqrt(length + 1e-6f) * factor);
+    convolved[simd / 2][simd % 2 * K + lane] = part * unit_factor(length, simd % 2 == 0);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 

@@ -27,9 +27,9 @@ template <uint ROWS, bool TENSOR>
     device const bfloat* shared_up_scales [[buffer(10)]],
     device const bfloat* shared_up_biases [[buffer(11)]],
     device const half* x [[buffer(12)]],      // [rows][HIDDEN]
-    device const uint* order [[buffer(13)]],  // [rows * PARTS]
+    device const uint* order [[buffer(13)]],  // [rows * RANKS]
     device const Block* map [[buffer(14)]],
-    device half* hidden [[buffer(15)]],  // [rows * PARTS][EXPERT_WIDTH], by place
+    device half* hidden [[buffer(15)]],  // [rows * RANKS][EXPERT_WIDTH], by place
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
@@ -44,7 +44,7 @@ template <uint ROWS, bool TENSOR>
 #pragma unroll
   for (uint i = 0; i < ROWS / 16; i++) {
     const uint place = block.first + min(thread_index / 8 + i * 16, block.pairs - 1);
-    source.x[i] = (device const uint4*)(x + order[place] / PARTS * HIDDEN) + thread_index % 8;
+    source.x[i] = (device const uint4*)(x + order[place] / RANKS * HIDDEN) + thread_index % 8;
   }
   const uint column = thread_index / 2;
   const uint row = group.x * (PRODUCT_COLUMNS / 2) + column / (2 * PART) * PART + column % PART;
@@ -84,9 +84,9 @@ template <uint ROWS, bool TENSOR>
     device const uint* shared_w [[buffer(3)]],  // [HIDDEN][EXPERT_WIDTH / 8]
     device const bfloat* shared_scales [[buffer(4)]],
     device const bfloat* shared_biases [[buffer(5)]],
-    device const half* hidden [[buffer(6)]],  // [rows * PARTS][EXPERT_WIDTH], by place
+    device const half* hidden [[buffer(6)]],  // [rows * RANKS][EXPERT_WIDTH], by place
     device const Block* map [[buffer(7)]],
-    device half* y [[buffer(8)]],  // [rows * PARTS][HIDDEN], by place
+    device half* y [[buffer(8)]],  // [rows * RANKS][HIDDEN], by place
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],

@@ -2,6 +2,7 @@
 //
 // Grid {ceil(VALUE_HEADS / 4), rows, 1}, 128 threads: a SIMD-group a head of a row, 16 bytes a lane.
 #include <metal_stdlib>
+#include "delta.h"
 #include "model.h"
 #include "numbers.h"
 using namespace metal;
@@ -16,11 +17,9 @@ using namespace metal;
     uint lane [[thread_index_in_simdgroup]]) {
   const uint head = group.x * 4 + simd;
   if (head >= VALUE_HEADS) return;
-  const uint channels = (2 * KEY_HEADS + VALUE_HEADS) * DELTA_HEAD;
-  const uint pitch = channels + VALUE_HEADS * (DELTA_HEAD + 2);
   const uint at = (group.y * VALUE_HEADS + head) * DELTA_HEAD;
   const float4 x = ((device const float4*)(o + at))[lane];
-  const float4 z = ((device const float4*)(projected + group.y * pitch + channels + head * DELTA_HEAD))[lane];
+  const float4 z = ((device const float4*)(projected + group.y * delta_width() + delta_channels() + head * DELTA_HEAD))[lane];
   const float scale = rsqrt(simd_sum(dot(x, x)) / float(DELTA_HEAD) + EPSILON);
   ((device half4*)(y + at))[lane] = saturated_half4(x * scale * ((device const float4*)gain)[lane] * silu4(z));
 }

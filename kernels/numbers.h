@@ -17,6 +17,11 @@ inline half4 saturated_half4(float4 x) {
   return half4(saturated_half(x.x), saturated_half(x.y), saturated_half(x.z), saturated_half(x.w));
 }
 
+// Four halves that lie in two words.
+inline float4 four_halves(uint low, uint high) {
+  return float4(as_type<half4>(uint2(low, high)));
+}
+
 // 1 / (1 + e^−x). Below −80 it is left at e^−80, so that nothing overflows.
 inline float sigmoid(float x) {
   return 1.0f / (1.0f + metal::exp(x < -80.0f ? 80.0f : -x));

@@ -1,8 +1,6 @@
 // Records of the kernels that run many rows at once (prefill).
 #pragma once
 
-constant constexpr uint PARTS = 9;  // CHOSEN experts of a row and, last, the shared expert
-
 // A tile of the grouped products: some of the pairs of one expert.
 struct Block {
   uint expert;  // EXPERTS: the shared expert; NONE: nothing to do

@@ -7,12 +7,13 @@
 #include "model.h"
 #include "numbers.h"
 #include "prefill.h"
+#include "top_experts.h"
 using namespace metal;
 
 [[kernel, max_total_threads_per_threadgroup(128)]] void route_top8(
     device const float* logits [[buffer(0)]],  // [rows][EXPERTS + 1], the last is the shared expert's
     device uint* chosen [[buffer(1)]],         // [rows][CHOSEN]
-    device float* weights [[buffer(2)]],       // [rows][PARTS]
+    device float* weights [[buffer(2)]],       // [rows][RANKS]
     constant Top8Params& p [[buffer(3)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint simd [[simdgroup_index_in_threadgroup]],
@@ -20,45 +21,17 @@ using namespace metal;
   const uint row = group.x * 4 + simd;
   if (row >= p.rows) return;
   device const float* from = logits + row * (EXPERTS + 1);
-  // Logits as integers of the same order, so that even NaN leaves eight different experts: the last. 0: taken, or none
-  // there.
-  uint keys[MAX_EXPERTS / 32];
-#pragma unroll
-  for (uint i = 0; i < MAX_EXPERTS / 32; i++) keys[i] = i * 32 + lane < EXPERTS ? max(order_key(from[i * 32 + lane]), 1u) : 0;
-  uint mine = 0, own_key = 0;  // lane r: of rank r
-  for (uint rank = 0; rank < CHOSEN; rank++) {
-    uint best = keys[0], at = lane;
-#pragma unroll
-    for (uint i = 1; i < MAX_EXPERTS / 32; i++) {
-      if (keys[i] > best) {
-        best = keys[i];
-        at = i * 32 + lane;
-      }
-    }
-    const uint key = simd_max(best);
-    const uint winner = simd_min(best == key ? at : NONE);
-#pragma unroll
-    for (uint i = 0; i < MAX_EXPERTS / 32; i++)
-      if (winner == i * 32 + lane) keys[i] = 0;
-    if (lane == rank) {
-      mine = winner;
-      own_key = key;
-    }
-  }
-  const float logit = lane < CHOSEN ? key_value(own_key) : -FLT_MAX;
-  const float highest = simd_max(logit);
-  const float e = lane < CHOSEN ? exp(logit - highest) : 0.0f;
-  const float sum = simd_sum(e);
+  const Choice own = top_experts(from, CHOSEN, lane);
   if (lane < CHOSEN) {
-    chosen[row * CHOSEN + lane] = mine;
-    weights[row * PARTS + lane] = e / sum;
+    chosen[row * CHOSEN + lane] = own.expert;
+    weights[row * RANKS + lane] = own.weight;
   } else if (lane == CHOSEN) {
-    weights[row * PARTS + CHOSEN] = sigmoid(from[EXPERTS]);
+    weights[row * RANKS + CHOSEN] = sigmoid(from[EXPERTS]);
   }
 }
 
 // route_sort: the pairs (row, expert) in the order of the experts, and in it of the rows; the shared expert, which has
-// all rows, comes last. A pair's number is row * PARTS + rank, its place the position in that order.
+// all rows, comes last. A pair's number is row * RANKS + rank, its place the position in that order.
 // `map` cuts each expert's places into blocks of at most `tile`; records that are left over get expert NONE. It needs
 // rows * CHOSEN / tile + min(EXPERTS, rows * CHOSEN) + ceil(rows / tile) records.
 //
@@ -67,8 +40,8 @@ using namespace metal;
 // Grid {EXPERTS / 8 + 1, 1, 1}, 256 threads: a SIMD-group an expert; the last threadgroup has the shared one.
 [[kernel, max_total_threads_per_threadgroup(256)]] void route_sort(
     device const uint* chosen [[buffer(0)]],  // [rows][CHOSEN]
-    device uint* order [[buffer(1)]],         // [rows * PARTS]: the pair at each place
-    device uint* places [[buffer(2)]],        // [rows][PARTS]: the place of each pair
+    device uint* order [[buffer(1)]],         // [rows * RANKS]: the pair at each place
+    device uint* places [[buffer(2)]],        // [rows][RANKS]: the place of each pair
     device Block* map [[buffer(3)]],          // [p.blocks]
     constant SortParams& p [[buffer(4)]],
     uint3 group [[threadgroup_position_in_grid]],
@@ -107,8 +80,8 @@ using namespace metal;
 
   if (group.x == EXPERTS / 8) {
     for (uint row = thread_index; row < p.rows; row += 256) {
-      order[pairs + row] = row * PARTS + CHOSEN;
-      places[row * PARTS + CHOSEN] = pairs + row;
+      order[pairs + row] = row * RANKS + CHOSEN;
+      places[row * RANKS + CHOSEN] = pairs + row;
     }
     for (uint i = thread_index; all_blocks + i < p.blocks; i += 256) {
       const uint done = i * p.tile;
@@ -132,7 +105,7 @@ using namespace metal;
     uint at = place + before;
     for (uint i = 0; i < 4; i++) {
       if (experts[i] != expert) continue;
-      const uint number = pair / CHOSEN * PARTS + (pair + i) % CHOSEN;
+      const uint number = pair / CHOSEN * RANKS + (pair + i) % CHOSEN;
       order[at] = number;
       places[number] = at;
       at++;

@@ -4,10 +4,10 @@
 #include "numbers.h"
 using namespace metal;
 
-// The expert of the given rank among the `count` largest of a row's EXPERTS logits, equals by ascending number, and its weight:
+// The `count` largest of a row's EXPERTS logits, equals by ascending number: lane r returns the expert of rank r and its weight,
 // the softmax over those `count`, which for all CHOSEN is the softmax over all experts, renormalised. The whole SIMD-group
-// takes part and each lane returns the same. NaN ranks last: whatever the logits, the ranks are different experts.
-inline Choice top_expert(device const float* logits, uint rank, uint count, uint lane) {
+// takes part. NaN ranks last: whatever the logits, the ranks are different experts.
+inline Choice top_experts(device const float* logits, uint count, uint lane) {
   constexpr uint OWN = MAX_EXPERTS / 32;
   uint keys[OWN];
 #pragma unroll
@@ -34,6 +34,11 @@ inline Choice top_expert(device const float* logits, uint rank, uint count, uint
   }
   const float logit = key_value(own_key), peak = metal::simd_broadcast(logit, ushort(0));
   const float part = lane < count ? metal::exp(logit - peak) : 0.0f;
-  const float weight = part / metal::simd_sum(part);
-  return Choice{metal::simd_broadcast(own_expert, ushort(rank)), metal::simd_broadcast(weight, ushort(rank))};
+  return Choice{own_expert, part / metal::simd_sum(part)};
+}
+
+// The one of the given rank among them, the same for each lane.
+inline Choice top_expert(device const float* logits, uint rank, uint count, uint lane) {
+  const Choice own = top_experts(logits, count, lane);
+  return Choice{metal::simd_broadcast(own.expert, ushort(rank)), metal::simd_broadcast(own.weight, ushort(rank))};
 }

@@ -8,7 +8,7 @@ use crate::device::{Buffer, DeviceError, Range};
 use crate::kernel::Slice;
 use crate::kernels::{self, DRAWN_RING, SAMPLE_BLOCK};
 use crate::kernels::{Adjustment, Block, BlockSummary, Choice, Draw, Drawn, Row, Segment, Sequence};
-use crate::shapes::{CHOSEN, DELTA_HEAD, HEAD, MAX_DECODE_ROWS, PAGE, PARTS, Shapes};
+use crate::shapes::{CHOSEN, DELTA_HEAD, HEAD, MAX_DECODE_ROWS, PAGE, RANKS, Shapes};
 
 /// Tokens of a block of context in decode attention. Fixed, so that a row's result does not depend on the plan it is in.
 pub(crate) const CONTEXT_BLOCK: usize = 256;
@@ -244,8 +244,8 @@ fn few(shapes: &Shapes, rows: usize, blocks: usize, mut carver: Carver) -> (FewR
         sums: carver.take(heads * blocks * HEAD),
         weights: carver.take(heads * blocks * 2),
         router: carver.take(rows * (shapes.experts + 1)),
-        hidden: carver.take(rows * PARTS * shapes.expert_width),
-        choices: carver.take(rows * PARTS),
+        hidden: carver.take(rows * RANKS * shapes.expert_width),
+        choices: carver.take(rows * RANKS),
         sampling: sampling(shapes, rows, &mut carver),
     };
     (work, carver.used)
@@ -315,12 +315,12 @@ fn many(shapes: &Shapes, rows: usize, mut carver: Carver) -> (ManyRows, u64) {
     let moe = MoeRows {
         router: in_moe.take(rows * (shapes.experts + 1)),
         chosen: in_moe.take(rows * CHOSEN),
-        weights: in_moe.take(rows * PARTS),
-        order: in_moe.take(rows * PARTS),
-        places: in_moe.take(rows * PARTS),
+        weights: in_moe.take(rows * RANKS),
+        order: in_moe.take(rows * RANKS),
+        places: in_moe.take(rows * RANKS),
         map: in_moe.take(expert_blocks(shapes, rows, expert_tile(shapes, rows))),
-        hidden: in_moe.take(rows * PARTS * shapes.expert_width),
-        y: in_moe.take(rows * PARTS * shapes.hidden),
+        hidden: in_moe.take(rows * RANKS * shapes.expert_width),
+        y: in_moe.take(rows * RANKS * shapes.hidden),
     };
     let sampling = sampling(shapes, MAX_DECODE_ROWS, &mut in_head);
     (ManyRows { x, normed, mixer, moe, sampling }, in_mixer.used.max(in_moe.used).max(in_head.used))

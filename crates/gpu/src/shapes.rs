@@ -10,7 +10,7 @@ pub(crate) const HEAD: usize = kernels::HEAD as usize;
 pub(crate) const DELTA_HEAD: usize = kernels::DELTA_HEAD as usize;
 pub(crate) const CHOSEN: usize = kernels::CHOSEN as usize;
 /// Experts of a row with the shared one.
-pub(crate) const PARTS: usize = kernels::PARTS as usize;
+pub(crate) const RANKS: usize = kernels::RANKS as usize;
 pub(crate) const PAGE: usize = kernels::PAGE as usize;
 pub(crate) const MAX_DECODE_ROWS: usize = kernels::MAX_DECODE_ROWS as usize;
 

@@ -48,6 +48,37 @@ impl Layer {
         self.shape.channels() + self.shape.value_heads * (HEAD + 2)
     }
 
+    /// The kernel over these segments.
+    fn launch(
+        &self,
+        projected: &[f32],
+        segments: &[[u32; 4]],
+        sequences: &[[u32; 4]],
+        windows: &mut [f32],
+        states: &mut [f32],
+        y: &mut [f32],
+    ) {
+        launch(
+            "delta_step",
+            &self.shape,
+            &mut [
+                Argument::read(projected),
+                Argument::read(&self.conv),
+                Argument::read(&self.a_log),
+                Argument::read(&self.dt_bias),
+                Argument::read(&self.gain),
+                Argument::read(segments),
+                Argument::read(sequences),
+                Argument::write(windows),
+                Argument::write(states),
+                Argument::write(y),
+            ],
+            &[],
+            [self.shape.value_heads as u32, segments.len() as u32, 1],
+            512,
+        );
+    }
+
     /// One row, in f64: `[value_heads · 128]`.
     fn row(&self, projected: &[f64], memory: &mut Memory) -> Vec<f64> {
         let Shape { key_heads, value_heads, .. } = self.shape;
@@ -111,25 +142,7 @@ fn check(shape: Shape) {
     let sequences = [[5, 1, 0, 0], [0, 0, 0, 0], [77, 1, 2, 0], [0, 0, 0, 0]];
     let (mut new_windows, mut new_states) = (windows.clone(), states.clone());
     let mut y = unwritten(ROWS * shape.value_heads * HEAD);
-    launch(
-        "delta_step",
-        &shape,
-        &mut [
-            Argument::read(&projected),
-            Argument::read(&layer.conv),
-            Argument::read(&layer.a_log),
-            Argument::read(&layer.dt_bias),
-            Argument::read(&layer.gain),
-            Argument::read(&segments),
-            Argument::read(&sequences),
-            Argument::write(&mut new_windows),
-            Argument::write(&mut new_states),
-            Argument::write(&mut y),
-        ],
-        &[],
-        [shape.value_heads as u32, segments.len() as u32, 1],
-        512,
-    );
+    layer.launch(&projected, &segments, &sequences, &mut new_windows, &mut new_states, &mut y);
     let (mut expected_windows, mut expected_states, mut expected) = (wide(&windows), wide(&states), Vec::new());
     for [slot, first_row, rows, _] in segments.map(|segment| segment.map(|x| x as usize)) {
         if slot == NONE as usize {
@@ -176,25 +189,7 @@ fn steps_and_a_segment_give_the_same_bits() {
         for (index, first) in (0..ROWS).step_by(step).enumerate() {
             let segments = [[0, first as u32, step as u32, NONE]];
             let sequences = [[first as u32, index as u32 % 2, 0, 0]];
-            launch(
-                "delta_step",
-                &shape,
-                &mut [
-                    Argument::read(&projected),
-                    Argument::read(&layer.conv),
-                    Argument::read(&layer.a_log),
-                    Argument::read(&layer.dt_bias),
-                    Argument::read(&layer.gain),
-                    Argument::read(&segments),
-                    Argument::read(&sequences),
-                    Argument::write(&mut windows),
-                    Argument::write(&mut states),
-                    Argument::write(&mut y),
-                ],
-                &[],
-                [shape.value_heads as u32, 1, 1],
-                512,
-            );
+            layer.launch(&projected, &segments, &sequences, &mut windows, &mut states, &mut y);
         }
         // After an odd number of steps the other half is current: both runs end there.
         let half = states.len() / 2;

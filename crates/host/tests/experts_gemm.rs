@@ -6,7 +6,7 @@ use common::{Argument, Bound, ODD, Quantised, Random, Shape, TINY, close, f16, l
 
 const NONE: u32 = u32::MAX;
 const CHOSEN: usize = 8;
-const PARTS: usize = 9;
+const RANKS: usize = 9;
 
 /// A stack of matrices, and their elements rounded to half as the kernels have them.
 struct Weights {
@@ -79,7 +79,7 @@ fn sorted(shape: &Shape, chosen: &[[u32; CHOSEN]], tile: usize) -> (Vec<u32>, Ve
     let mut pairs: Vec<(u32, u32)> = Vec::new();
     for (row, chosen) in chosen.iter().enumerate() {
         let experts = chosen.iter().copied().chain([shape.experts as u32]);
-        pairs.extend(experts.zip(0..).map(|(expert, rank)| (expert, row as u32 * PARTS as u32 + rank)));
+        pairs.extend(experts.zip(0..).map(|(expert, rank)| (expert, row as u32 * RANKS as u32 + rank)));
     }
     pairs.sort();
     let mut map: Vec<[u32; 3]> = Vec::new();
@@ -98,7 +98,7 @@ fn check(shape: Shape, chosen: &[[u32; CHOSEN]]) {
     let experts = Experts::new(&shape);
     let mut random = Random::new(rows as u64);
     let x = random.halves(rows * shape.hidden, 1.5);
-    let weights = random.floats(rows * PARTS, 0.5);
+    let weights = random.floats(rows * RANKS, 0.5);
     let stream = random.floats(rows * shape.hidden, 2.0);
     let mut expected_hidden = Vec::new();
     let mut expected: Vec<f64> = stream.iter().map(|&x| x.into()).collect();
@@ -106,7 +106,7 @@ fn check(shape: Shape, chosen: &[[u32; CHOSEN]]) {
         let x: Vec<f64> = x[row * shape.hidden..][..shape.hidden].iter().map(|x| x.to_f64()).collect();
         for (rank, expert) in chosen[row].iter().copied().chain([shape.experts as u32]).enumerate() {
             let (hidden, output) = experts.apply(&shape, expert as usize, &x);
-            let weight = f64::from(weights[row * PARTS + rank]);
+            let weight = f64::from(weights[row * RANKS + rank]);
             expected[row * shape.hidden..].iter_mut().zip(&output).for_each(|(sum, output)| *sum += weight * output);
             expected_hidden.push(hidden);
         }
@@ -114,7 +114,7 @@ fn check(shape: Shape, chosen: &[[u32; CHOSEN]]) {
 
     for (name, tile) in [("16", 16), ("32", 32), ("32_tensor", 32)] {
         let (order, map) = sorted(&shape, chosen, tile);
-        let mut hidden = unwritten_halves(rows * PARTS * shape.expert_width);
+        let mut hidden = unwritten_halves(rows * RANKS * shape.expert_width);
         let mut buffers = Vec::new();
         for weights in [&experts.gate, &experts.up, &experts.shared_gate, &experts.shared_up] {
             buffers.extend(weights.arguments());
@@ -132,7 +132,7 @@ fn check(shape: Shape, chosen: &[[u32; CHOSEN]]) {
         let what = format!("{rows} rows, tile {name}");
         close(&format!("{what}: hidden"), &hidden, &by_place, Bound { relative: 1e-5, absolute: 1e-5 }.in_half());
 
-        let mut y = unwritten_halves(rows * PARTS * shape.hidden);
+        let mut y = unwritten_halves(rows * RANKS * shape.hidden);
         let mut buffers = Vec::new();
         for weights in [&experts.down, &experts.shared_down] {
             buffers.extend(weights.arguments());
@@ -141,7 +141,7 @@ fn check(shape: Shape, chosen: &[[u32; CHOSEN]]) {
         let grid = [shape.hidden as u32 / 64, map.len() as u32, 1];
         launch(&format!("experts_gemm_down_{name}"), &shape, &mut buffers, &[], grid, 128);
 
-        let mut places = vec![NONE; rows * PARTS];
+        let mut places = vec![NONE; rows * RANKS];
         order.iter().zip(0..).for_each(|(&pair, place)| places[pair as usize] = place);
         let mut sum = stream.clone();
         launch(

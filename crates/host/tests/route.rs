@@ -7,12 +7,12 @@ use common::{Argument, Bound, ODD, QWEN, Random, Shape, TINY, close, full_size, 
 const NONE: u32 = u32::MAX;
 const CHOSEN: usize = 8;
 /// The chosen and the shared one.
-const PARTS: usize = 9;
+const RANKS: usize = 9;
 
 /// What route_top8 gives: experts `[rows][8]` and weights `[rows][9]`.
 fn top8(shape: &Shape, logits: &[f32]) -> (Vec<u32>, Vec<f32>) {
     let rows = logits.len() / (shape.experts + 1);
-    let (mut chosen, mut weights) = (vec![NONE; rows * CHOSEN], unwritten(rows * PARTS));
+    let (mut chosen, mut weights) = (vec![NONE; rows * CHOSEN], unwritten(rows * RANKS));
     launch(
         "route_top8",
         shape,
@@ -47,7 +47,7 @@ fn check_top8(shape: &Shape, logits: &[f32]) -> Vec<u32> {
 fn check_sort(shape: &Shape, chosen: &[u32], tile: usize) {
     let rows = chosen.len() / CHOSEN;
     let records = rows * CHOSEN / tile + shape.experts.min(rows * CHOSEN) + rows.div_ceil(tile);
-    let (mut order, mut places) = (vec![NONE; rows * PARTS], vec![NONE; rows * PARTS]);
+    let (mut order, mut places) = (vec![NONE; rows * RANKS], vec![NONE; rows * RANKS]);
     let mut map = vec![[7u32; 3]; records];
     launch(
         "route_sort",
@@ -64,8 +64,8 @@ fn check_sort(shape: &Shape, chosen: &[u32], tile: usize) {
     );
     let mut pairs: Vec<(u32, u32)> = Vec::new();
     for (row, chosen) in chosen.chunks_exact(CHOSEN).enumerate() {
-        pairs.extend(chosen.iter().zip(0..).map(|(&expert, rank)| (expert, row as u32 * PARTS as u32 + rank)));
-        pairs.push((shape.experts as u32, (row * PARTS + CHOSEN) as u32));
+        pairs.extend(chosen.iter().zip(0..).map(|(&expert, rank)| (expert, row as u32 * RANKS as u32 + rank)));
+        pairs.push((shape.experts as u32, (row * RANKS + CHOSEN) as u32));
     }
     pairs.sort();
     let expected: Vec<u32> = pairs.iter().map(|(_, pair)| *pair).collect();
@@ -137,7 +137,7 @@ fn rows_without_numbers_still_have_eight_different_experts() {
     let (chosen, weights) = top8(&TINY, &logits);
     // The expert without a number is none of the row's, as in the decode step.
     assert!(!chosen[5 * CHOSEN..6 * CHOSEN].contains(&3));
-    for (chosen, weights) in chosen.chunks_exact(CHOSEN).zip(weights.chunks_exact(PARTS)) {
+    for (chosen, weights) in chosen.chunks_exact(CHOSEN).zip(weights.chunks_exact(RANKS)) {
         assert!(weights[..CHOSEN].iter().all(|weight| weight.is_finite()), "{weights:?}");
         let mut chosen = chosen.to_vec();
         chosen.sort_unstable();

@@ -7,7 +7,7 @@ use crate::kernels::{
 };
 use crate::memory::{FewRows, ManyRows, expert_blocks, expert_tile};
 use crate::recorder::Recorder;
-use crate::shapes::{CHOSEN, MAX_DECODE_ROWS, PARTS};
+use crate::shapes::{CHOSEN, MAX_DECODE_ROWS, RANKS};
 use crate::step::product::norm_many;
 use crate::step::{Few, Many, Model, by_rows, some_of};
 use crate::weights::MoeWeights;
@@ -50,10 +50,10 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
         hidden: work.hidden,
         choices: work.choices,
     };
-    let grid = [(shapes.expert_width / EXPERT_OUTPUTS) as u32, PARTS as u32, rows as u32];
+    let grid = [(shapes.expert_width / EXPERT_OUTPUTS) as u32, RANKS as u32, rows as u32];
     let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
     let parameters = experts.gate.parameters() + experts.up.parameters();
-    let pairs = (rows * PARTS) as u64;
+    let pairs = (rows * RANKS) as u64;
     recorder.add(up.dispatch(grid, EXPERTS_UP.max_threads).costing(&sparse, pairs * parameters));
     let down = ExpertsDown {
         down_w: experts.down.w,
@@ -77,7 +77,7 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
     let Many { rows, .. } = step;
     let shapes = model.shapes;
     let (experts, shared, moe) = (&weights.experts, &weights.shared, &work.moe);
-    let (distinct, pairs) = (rows * CHOSEN, (rows * PARTS) as u64);
+    let (distinct, pairs) = (rows * CHOSEN, (rows * RANKS) as u64);
     norm_many(recorder, rows, work.x, weights.norm, work.normed);
     router(model, recorder, rows, MAX_DECODE_ROWS, weights, work.x, moe.router);
     let p = Top8Params { rows: rows as u32 };

@@ -1,0 +1,25 @@
+// What DeltaNet's kernels of few and of many rows share: how a row of the projections lies, and its gates.
+#pragma once
+#include "model.h"
+#include "numbers.h"
+
+// Channels of the convolution: q, k and v of all heads.
+inline uint delta_channels() {
+  return (2 * KEY_HEADS + VALUE_HEADS) * DELTA_HEAD;
+}
+
+// Of a projected row: channels | z VALUE_HEADS heads | a VALUE_HEADS | b as many.
+inline uint delta_width() {
+  return delta_channels() + VALUE_HEADS * (DELTA_HEAD + 2);
+}
+
+// A value head's decay exp(−exp(a_log) · softplus(a + dt_bias)) and beta sigmoid(b); `row` is the projected row.
+inline float2 delta_gates(device const float* row, device const float* a_log, device const float* dt_bias, uint head) {
+  device const float* a = row + delta_channels() + VALUE_HEADS * DELTA_HEAD + head;
+  return float2(metal::exp(-metal::exp(a_log[head]) * softplus(a[0] + dt_bias[head])), sigmoid(a[VALUE_HEADS]));
+}
+
+// Brings a key of this squared length to length 1, a query to 1 / sqrt(128).
+inline float unit_factor(float square, bool query) {
+  return metal::rsqrt(square + 1e-6f) * (query ? 0.08838834764831845f : 1.0f);
+}
