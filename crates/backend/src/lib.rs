@@ -34,6 +34,29 @@ pub struct Description {
     pub chunk_invariant: bool,
 }
 
+impl Description {
+    /// Whether the segments can be appended, before anything changes; `length` tells the tokens that a state holds.
+    ///
+    /// # Errors
+    /// [`BackendError::EmptySegment`], [`BackendError::UnknownToken`] or [`BackendError::ContextFull`].
+    pub fn check<S>(&self, segments: &[Segment<'_, S>], length: impl Fn(&S) -> usize) -> Result<(), BackendError> {
+        let &Self { logits, max_context: limit, .. } = self;
+        for Segment { state, tokens, .. } in segments {
+            if tokens.is_empty() {
+                return Err(BackendError::EmptySegment);
+            }
+            if let Some(&token) = tokens.iter().find(|&&token| token as usize >= logits) {
+                return Err(BackendError::UnknownToken { token, logits });
+            }
+            let wanted = length(state) + tokens.len();
+            if wanted > limit {
+                return Err(BackendError::ContextFull { wanted, limit });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// What the caller wants at the end of a segment.
 #[derive(Clone, Copy, Debug)]
 pub enum Want<'a> {

@@ -92,24 +92,6 @@ impl CpuBackend {
     pub fn plan(config: &Config, weights: u64, context: usize, parallel: usize) -> MemoryPlan {
         model::plan(config, weights, context, parallel)
     }
-
-    /// Whether the segments can be appended, before anything changes.
-    fn check(&self, segments: &[Segment<'_, State>]) -> Result<(), BackendError> {
-        let Description { logits, max_context: limit, .. } = self.description;
-        for Segment { state, tokens, .. } in segments {
-            if tokens.is_empty() {
-                return Err(BackendError::EmptySegment);
-            }
-            if let Some(&token) = tokens.iter().find(|&&token| token as usize >= logits) {
-                return Err(BackendError::UnknownToken { token, logits });
-            }
-            let wanted = state.length + tokens.len();
-            if wanted > limit {
-                return Err(BackendError::ContextFull { wanted, limit });
-            }
-        }
-        Ok(())
-    }
 }
 
 /// How far a call has come with a segment.
@@ -135,7 +117,7 @@ impl Backend for CpuBackend {
     }
 
     fn forward(&mut self, segments: &mut [Segment<'_, State>]) -> Result<Vec<Output>, BackendError> {
-        self.check(segments)?;
+        self.description.check(segments, |state| state.length)?;
         for Segment { state, tokens, .. } in &mut *segments {
             state.reserve(&self.layout, tokens.len())?;
         }

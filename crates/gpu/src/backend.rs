@@ -139,24 +139,6 @@ impl<D: Device> GpuBackend<D> {
         })
     }
 
-    /// Whether the segments can be appended, before anything changes.
-    fn check(&self, segments: &[Segment<'_, State>]) -> Result<(), BackendError> {
-        let Description { logits, max_context: limit, .. } = self.description;
-        for Segment { state, tokens, .. } in segments {
-            if tokens.is_empty() {
-                return Err(BackendError::EmptySegment);
-            }
-            if let Some(&token) = tokens.iter().find(|&&token| token as usize >= logits) {
-                return Err(BackendError::UnknownToken { token, logits });
-            }
-            let wanted = state.length + tokens.len();
-            if wanted > limit {
-                return Err(BackendError::ContextFull { wanted, limit });
-            }
-        }
-        Ok(())
-    }
-
     /// Runs what nobody foresaw: each segment in parts that fit a step, parts of several segments together.
     fn run(
         &mut self,
@@ -394,7 +376,7 @@ impl<D: Device> Backend for GpuBackend<D> {
     }
 
     fn forward(&mut self, segments: &mut [Segment<'_, State>]) -> Result<Vec<Output>, BackendError> {
-        self.check(segments)?;
+        self.description.check(segments, |state| state.length)?;
         self.states.collect(&mut self.runner.device);
         let Runner { device, memory, journal, .. } = &mut self.runner;
         for Segment { state, tokens, .. } in &mut *segments {
