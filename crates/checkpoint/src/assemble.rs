@@ -27,6 +27,14 @@ impl Config {
     pub fn tensors(&self) -> Vec<TensorInfo> {
         parts(self).iter().flat_map(Part::tensors).collect()
     }
+
+    /// Weights as a checkpoint of this config has them, every matrix without its bytes and every vector of zeros: for work
+    /// that asks only for sizes.
+    #[must_use]
+    pub fn blank_weights(&self) -> Weights {
+        let Ok(weights) = walk(self, &mut Blank);
+        weights
+    }
 }
 
 /// What a walk gets the weights from.
@@ -39,17 +47,32 @@ pub(crate) trait Source {
     fn floats(&mut self, part: TensorInfo) -> Result<Vec<f32>, Self::Error>;
 }
 
-/// Takes down what is asked for, and gives out weights without data.
+/// Gives out weights without data.
+struct Blank;
+
+impl Source for Blank {
+    type Error = Infallible;
+
+    fn matrices(&mut self, part: Quantised) -> Result<Matrices, Infallible> {
+        let [weight, scales, biases] = [const { Bytes::from_static(&[]) }; 3];
+        let Quantised { count, rows, cols, bits, .. } = part;
+        Ok(Matrices { count: count.unwrap_or(1), rows, cols, bits, weight, scales, biases })
+    }
+
+    fn floats(&mut self, part: TensorInfo) -> Result<Vec<f32>, Infallible> {
+        Ok(vec![0.0; part.shape.iter().product::<u64>() as usize])
+    }
+}
+
+/// Takes down what is asked for.
 struct List(Vec<Part>);
 
 impl Source for List {
     type Error = Infallible;
 
     fn matrices(&mut self, part: Quantised) -> Result<Matrices, Infallible> {
-        let [weight, scales, biases] = [const { Bytes::from_static(&[]) }; 3];
-        let (count, rows, cols, bits) = (part.count.unwrap_or(1), part.rows, part.cols, part.bits);
-        self.0.push(Part::Quantised(part));
-        Ok(Matrices { count, rows, cols, bits, weight, scales, biases })
+        self.0.push(Part::Quantised(part.clone()));
+        Blank.matrices(part)
     }
 
     fn floats(&mut self, part: TensorInfo) -> Result<Vec<f32>, Infallible> {

@@ -3,7 +3,6 @@
 mod ahead;
 mod backend;
 mod batch;
-mod blank;
 pub mod device;
 mod error;
 mod journal;

@@ -5,7 +5,6 @@ use std::fmt;
 
 use lily_checkpoint::{Config, LayerKind};
 
-use crate::blank;
 use crate::device::Buffer;
 use crate::error::Error;
 use crate::kernel::Kernel;
@@ -78,7 +77,7 @@ impl Outline {
             buffers += 1;
             Ok(Buffer { id: buffers, bytes })
         })?;
-        let weights = ModelWeights::imagine(&blank::weights(config), buffers + 1)?;
+        let weights = ModelWeights::imagine(&config.blank_weights(), buffers + 1)?;
         let model = Model { shapes: &shapes, sizes: &sizes, weights: &weights, memory: &memory, tensor };
         let (plan, workspace) = match step {
             Step::Decode(_) => {

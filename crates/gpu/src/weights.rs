@@ -3,7 +3,6 @@
 use half::bf16;
 use lily_checkpoint::{Attention, Bits, Bytes, Config, DeltaNet, Experts, GROUP, Matrices, Mixer, Moe, Weights};
 
-use crate::blank;
 use crate::device::{Buffer, Device, Range};
 use crate::error::Error;
 use crate::kernel::Slice;
@@ -142,7 +141,7 @@ impl ModelWeights {
 /// If a matrix has another width than the kernels read.
 pub(crate) fn copied_bytes(config: &Config) -> Result<u64, Error> {
     let mut list = List::default();
-    walk(&blank::weights(config), &mut list)?;
+    walk(&config.blank_weights(), &mut list)?;
     Ok(list.floats.len() as u64 * 4)
 }
 
