@@ -10,7 +10,7 @@ use lily_gpu::{Outline, Step};
 
 use crate::cache::CacheSize;
 use crate::cli::{InspectArgs, PlanArgs};
-use crate::load::{machine_memory, open_checkpoint, plan_with_cache};
+use crate::load::{machine_memory, open_checkpoint, plan};
 
 /// Prints shapes, bits and bytes, and the memory plan.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
@@ -28,7 +28,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
     print_bytes(&mut out, &checkpoint)?;
     writeln!(out)?;
     let device = args.model.device.resolve()?;
-    let plan = plan_with_cache(&checkpoint, args.model.max_context, args.parallel, device, CacheSize::Share)?;
+    let plan = plan(&checkpoint, args.model.max_context, args.parallel, device, CacheSize::Share)?;
     writeln!(out, "Memory for {} sequences of {} tokens", plan.parallel, plan.context)?;
     writeln!(out, "{plan}")?;
     writeln!(out, "this machine {:>9.1} MiB", machine_memory()? as f64 / (1024.0 * 1024.0))?;

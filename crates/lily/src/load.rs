@@ -67,7 +67,7 @@ impl Model {
             .try_fold(ChatTemplate::from_source(source)?, |template, config| template.with_special_tokens(config))
             .with_context(|| format!("{}: the chat template cannot be used", checkpoint.name()))?;
         let device = args.device.resolve()?;
-        let plan = plan_with_cache(&checkpoint, args.max_context, parallel, device, cache)?;
+        let plan = plan(&checkpoint, args.max_context, parallel, device, cache)?;
         Ok(Self {
             checkpoint: Arc::new(checkpoint),
             tokenizer: Arc::new(tokenizer),
@@ -181,18 +181,8 @@ fn is_repository_id(path: &Path) -> bool {
     path.to_str().and_then(|text| text.split_once('/')).is_some_and(|(owner, name)| is_name(owner) && is_name(name))
 }
 
-/// The memory plan for the context asked for, or for the longest that fits when none is.
+/// The memory plan for the context asked for, or for the longest that fits when none is, with a prefix cache.
 pub(crate) fn plan(
-    checkpoint: &Checkpoint,
-    max_context: Option<u32>,
-    parallel: usize,
-    device: Device,
-) -> Result<MemoryPlan> {
-    plan_with_cache(checkpoint, max_context, parallel, device, CacheSize::Off)
-}
-
-/// As [`plan`], with a prefix cache.
-pub(crate) fn plan_with_cache(
     checkpoint: &Checkpoint,
     max_context: Option<u32>,
     parallel: usize,

@@ -26,6 +26,7 @@ use crate::bench::machine::Machine;
 use crate::bench::measure::Contract;
 use crate::bench::output::Outputs;
 use crate::bench::report::{Report, Row, Settings};
+use crate::cache::CacheSize;
 use crate::cli::BenchArgs;
 use crate::load::{open_checkpoint, plan};
 use crate::terminal::tell;
@@ -47,7 +48,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     drop(tokenizer);
     let (steps, repeats) = (args.steps as usize, args.repeats as usize);
     let device = model.device.resolve()?;
-    let plan = plan(&checkpoint, model.max_context, 1, device)?;
+    let plan = plan(&checkpoint, model.max_context, 1, device, CacheSize::Off)?;
     let lengths = lengths(&args.lengths, steps, &plan)?;
     let chunk = lily_engine::Options::new(vocabulary).prefill_chunk;
     let simd = args.simd.unwrap_or_else(Simd::best);
