@@ -160,7 +160,9 @@ proptest! {
         use unicode_normalization::UnicodeNormalization;
         for tokenizer in [common::tiny(), common::real()] {
             let ids = tokenizer.encode(&text).expect("encodes");
-            prop_assert_eq!(pushes_equal_decode(tokenizer, &ids), text.nfc().collect::<String>());
+            // Through this test's NFC on both sides: the tokenizer's is of an older Unicode.
+            let back = pushes_equal_decode(tokenizer, &ids);
+            prop_assert_eq!(back.nfc().collect::<String>(), text.nfc().collect::<String>());
         }
     }
 }
