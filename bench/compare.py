@@ -30,6 +30,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=1, help="of each length within a process")
+    parser.add_argument("--peer-prefills", type=int, help="llama.cpp prefills only so often and decodes from a kept state")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--cores", nargs=2, metavar=("LILY", "PEER"), help="run both at once, each on these")
     return parser.parse_args()
@@ -69,6 +70,7 @@ def lily(args):
 def peer(args):
     script, model = ("mlx_figures.py", args.model) if args.mlx else ("llama_cpp_figures.py", args.gguf)
     command = [sys.executable, str(pathlib.Path(__file__).with_name(script)), model, *shape(args)]
+    command += ["--prefills", str(args.peer_prefills)] if args.peer_prefills else []
     return figures(output_of(command, args.cores and args.cores[1]))
 
 

@@ -22,6 +22,7 @@ def arguments():
     parser.add_argument("--lengths", type=lambda text: [int(part) for part in text.split(",")], required=True)
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--prefills", type=int, help="prefill only so often, and decode again from a kept state")
     parser.add_argument("--threads", type=int, required=True)
     return parser.parse_args()
 
@@ -51,16 +52,46 @@ class Sequence:
         logits = llama.llama_get_logits_ith(self.context, -1)
         return int(np.ctypeslib.as_array(logits, (self.vocabulary,)).argmax())
 
-    def run(self, length, steps):
-        """Seconds of the prefill and of the decode steps, from an empty state."""
+    def prefill(self, length):
+        """Seconds of a prompt from an empty state, and the token after it."""
         llama.llama_memory_clear(llama.llama_get_memory(self.context), True)
         prompt = [i * 2654435761 % 2**32 % self.vocabulary for i in range(length)]
         start = time.perf_counter()
         token = self.feed(prompt)
-        middle = time.perf_counter()
+        return time.perf_counter() - start, token
+
+    def decode(self, token, steps):
+        """Seconds of the steps after a token."""
+        start = time.perf_counter()
         for _ in range(steps):
             token = self.feed([token])
-        return middle - start, time.perf_counter() - middle
+        return time.perf_counter() - start
+
+    def kept(self):
+        """A copy of the state, for `restore`."""
+        size = llama.llama_state_seq_get_size(self.context, 0)
+        state = (ctypes.c_uint8 * size)()
+        if llama.llama_state_seq_get_data(self.context, state, size, 0) != size:
+            raise SystemExit("the state cannot be copied")
+        return state
+
+    def restore(self, state):
+        llama.llama_memory_clear(llama.llama_get_memory(self.context), True)
+        if llama.llama_state_seq_set_data(self.context, state, len(state), 0) == 0:
+            raise SystemExit("the state cannot be restored")
+
+    def run(self, length, steps, repeats, prefills):
+        """Seconds of the prefills and of the decodes after them."""
+        prefill, decode = [], []
+        for repeat in range(repeats):
+            if repeat < prefills:
+                seconds, token = self.prefill(length)
+                prefill.append(seconds)
+                state = self.kept() if prefills < repeats else None
+            else:
+                self.restore(state)
+            decode.append(self.decode(token, steps))
+        return prefill, decode
 
     def close(self):
         llama.llama_free(self.context)
@@ -79,8 +110,8 @@ def main():
     rows = []
     for length in args.lengths:
         sequence = Sequence(model, length, args.steps, args.threads)
-        sequence.run(min(length, WARM_UP), args.steps)
-        prefill, decode = zip(*(sequence.run(length, args.steps) for _ in range(args.repeats)))
+        sequence.run(min(length, WARM_UP), args.steps, 1, 1)
+        prefill, decode = sequence.run(length, args.steps, args.repeats, args.prefills or args.repeats)
         sequence.close()
         rows.append({"length": length, "prefill_seconds": prefill, "decode_seconds": decode})
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
