@@ -9,6 +9,7 @@
 //! backend makes it. [`sample`] is the reference; the CPU backend calls it, others draw the same up to the rounding of sums.
 
 mod archive;
+mod pausable;
 mod plan;
 mod random;
 mod sampling;
@@ -16,6 +17,7 @@ mod sampling;
 use std::sync::Arc;
 
 pub use archive::{Archive, Piece};
+pub use pausable::Pausable;
 pub use plan::MemoryPlan;
 pub use random::uniform;
 pub use sampling::{Adjustment, Draw, Sample, Sampling, TokenLogprob, sample};
@@ -146,7 +148,7 @@ pub trait Backend: Send + 'static {
     /// An empty sequence.
     ///
     /// # Errors
-    /// [`BackendError::Device`] if memory is exhausted.
+    /// [`BackendError::Full`] if memory is exhausted.
     fn create(&mut self) -> Result<Self::State, BackendError>;
 
     /// Tokens a state holds.
@@ -162,10 +164,15 @@ pub trait Backend: Send + 'static {
     /// As [`BackendError`] says.
     fn forward(&mut self, segments: &mut [Segment<'_, Self::State>]) -> Result<Vec<Output>, BackendError>;
 
+    /// This backend, if a call can be run in slices: where a long one takes seconds.
+    fn pausable(&mut self) -> Option<&mut dyn Pausable<Self::State>> {
+        None
+    }
+
     /// Freezes a state so that sequences can start from it.
     ///
     /// # Errors
-    /// [`BackendError::Device`] if memory is exhausted.
+    /// [`BackendError::Full`] if memory is exhausted.
     fn snapshot(&mut self, state: &Self::State) -> Result<Self::Snapshot, BackendError>;
 
     /// As [`snapshot`](Self::snapshot), of a state that is needed no more, so that nothing has to be copied.
@@ -190,7 +197,7 @@ pub trait Backend: Send + 'static {
     /// A new sequence that goes on from a snapshot, with the bits the original would have.
     ///
     /// # Errors
-    /// [`BackendError::Device`] if memory is exhausted, or the snapshot was lost in a failure of the device.
+    /// [`BackendError::Full`] if memory is exhausted, [`BackendError::Device`] if the snapshot was lost in a failure of the device.
     fn restore(&mut self, snapshot: &Self::Snapshot) -> Result<Self::State, BackendError>;
 
     /// Cuts a state to `length` tokens where the architecture allows: to its own length (nothing happens) or to 0.

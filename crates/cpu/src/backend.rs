@@ -1,14 +1,17 @@
 //! The backend: checks what it is asked, cuts it into steps, draws tokens.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use lily_backend::{Archive, Backend, BackendError, Description, MemoryPlan, Output, Piece, Segment, Want, sample};
+use lily_backend::{
+    Archive, Backend, BackendError, Description, MemoryPlan, Output, Pausable, Piece, Segment, Want, sample,
+};
 use lily_checkpoint::{Checkpoint, Config, Weights};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 use crate::archive::Bytes;
-use crate::model::{self, Chunk, Logits, MAX_ROWS, Model, Workspace};
+use crate::model::{self, Chunk, Logits, MAX_ROWS, Model, Pass, Workspace};
 use crate::simd::Simd;
 use crate::state::{Layout, Snapshot, State};
 
@@ -44,6 +47,11 @@ pub struct CpuBackend {
     layout: Layout,
     model: Model,
     workspace: Workspace,
+    /// Of calls that run to their end.
+    pass: Pass,
+    /// Of those that can be paused: others come in between.
+    pausable_pass: Pass,
+    paused: Option<Call>,
     pool: ThreadPool,
 }
 
@@ -80,9 +88,27 @@ impl CpuBackend {
             },
             layout: Layout::new(config),
             model: Model::new(config, weights),
-            workspace: Workspace::new(simd, config),
+            workspace: Workspace::new(),
+            pass: Pass::new(simd, config),
+            pausable_pass: Pass::new(simd, config),
+            paused: None,
             pool,
         })
+    }
+
+    /// Checks a call and makes room for it. Nothing has changed if that fails.
+    fn begin(&self, segments: &mut [Segment<'_, State>]) -> Result<Call, BackendError> {
+        self.description.check(segments, |state| state.length)?;
+        for Segment { state, tokens, .. } in &mut *segments {
+            state.reserve(&self.layout, tokens.len())?;
+        }
+        let vocab = self.description.logits;
+        let output = |Segment { tokens, want, .. }: &Segment<'_, State>| match want {
+            Want::Logits => Output::Logits(vec![0.0; tokens.len() * vocab]),
+            Want::Nothing | Want::Sample(_) => Output::Nothing,
+        };
+        let progress = segments.iter().map(|segment| Progress { rows: 0..0, output: output(segment) }).collect();
+        Ok(Call { progress, under_way: false })
     }
 
     /// What will be held for `weights` bytes of tensors, and `parallel` sequences of up to `context` tokens. The
@@ -94,10 +120,91 @@ impl CpuBackend {
     }
 }
 
+/// A call on its way.
+struct Call {
+    progress: Vec<Progress>,
+    /// Whether a step has begun and not ended.
+    under_way: bool,
+}
+
 /// How far a call has come with a segment.
 struct Progress {
-    done: usize,
+    /// The tokens in the step that is under way, or was last; those before them are done.
+    rows: Range<usize>,
     output: Output,
+}
+
+impl Call {
+    fn into_outputs(self) -> Vec<Output> {
+        self.progress.into_iter().map(|progress| progress.output).collect()
+    }
+
+    /// Takes a call step by step to its end, or until `pause` says so; false if it is not at its end.
+    fn run(
+        &mut self,
+        (model, workspace, pass): (&Model, &mut Workspace, &mut Pass),
+        vocab: usize,
+        segments: &mut [Segment<'_, State>],
+        pause: &dyn Fn() -> bool,
+    ) -> bool {
+        loop {
+            let begins = !self.under_way;
+            if begins && !self.next_step(segments) {
+                return true;
+            }
+            self.under_way = true;
+            let (mut chunks, draws) = self.chunks(segments, vocab);
+            if begins {
+                model.begin(pass, &chunks);
+            }
+            if !model.advance(workspace, pass, &mut chunks, pause) {
+                return false;
+            }
+            let logits = model.finish(workspace, pass, &mut chunks);
+            let draw = |(logits, &index): (&[f32], &usize)| match &segments[index].want {
+                Want::Sample(draw) => sample(logits, draw).map_or(Output::NoFiniteLogit, Output::Sample),
+                Want::Nothing | Want::Logits => Output::Nothing,
+            };
+            let outputs: Vec<_> = logits.par_chunks_exact(vocab).zip(&draws).map(draw).collect();
+            for (index, output) in draws.iter().zip(outputs) {
+                self.progress[*index].output = output;
+            }
+            self.under_way = false;
+        }
+    }
+
+    /// Chooses the tokens of the next step, as many as it holds, first segments first; false if there are none left.
+    fn next_step(&mut self, segments: &[Segment<'_, State>]) -> bool {
+        let mut room = MAX_ROWS + segments.len();
+        for (Segment { tokens, .. }, Progress { rows, .. }) in segments.iter().zip(&mut self.progress) {
+            let count = (tokens.len() - rows.end).min(MAX_ROWS).min(room);
+            *rows = rows.end..rows.end + count;
+            room -= count;
+        }
+        self.progress.iter().any(|progress| !progress.rows.is_empty())
+    }
+
+    /// The step that was chosen, and the segments that draw a token at its end.
+    fn chunks<'a>(&'a mut self, segments: &'a mut [Segment<'_, State>], vocab: usize) -> (Vec<Chunk<'a>>, Vec<usize>) {
+        let (mut chunks, mut draws) = (Vec::new(), Vec::new());
+        let parts = segments.iter_mut().zip(&mut self.progress).enumerate();
+        for (index, (Segment { state, tokens, want }, Progress { rows, output })) in parts {
+            let rows = rows.clone();
+            if rows.is_empty() {
+                continue;
+            }
+            let logits = match (want, output) {
+                (Want::Logits, Output::Logits(all)) => Logits::All(&mut all[rows.start * vocab..rows.end * vocab]),
+                (Want::Sample(_), _) if rows.end == tokens.len() => {
+                    draws.push(index);
+                    Logits::Last
+                }
+                _ => Logits::None,
+            };
+            chunks.push(Chunk { state, tokens: &tokens[rows], logits });
+        }
+        (chunks, draws)
+    }
 }
 
 impl Backend for CpuBackend {
@@ -117,24 +224,14 @@ impl Backend for CpuBackend {
     }
 
     fn forward(&mut self, segments: &mut [Segment<'_, State>]) -> Result<Vec<Output>, BackendError> {
-        self.description.check(segments, |state| state.length)?;
-        for Segment { state, tokens, .. } in &mut *segments {
-            state.reserve(&self.layout, tokens.len())?;
-        }
-        let vocab = self.description.logits;
-        let mut progress: Vec<Progress> = segments
-            .iter()
-            .map(|Segment { tokens, want, .. }| Progress {
-                done: 0,
-                output: match want {
-                    Want::Logits => Output::Logits(vec![0.0; tokens.len() * vocab]),
-                    Want::Nothing | Want::Sample(_) => Output::Nothing,
-                },
-            })
-            .collect();
-        let Self { model, workspace, pool, .. } = self;
-        pool.install(|| while step(model, workspace, vocab, segments, &mut progress) {});
-        Ok(progress.into_iter().map(|progress| progress.output).collect())
+        let mut call = self.begin(segments)?;
+        let Self { description, model, workspace, pass, pool, .. } = self;
+        pool.install(|| call.run((model, workspace, pass), description.logits, segments, &|| false));
+        Ok(call.into_outputs())
+    }
+
+    fn pausable(&mut self) -> Option<&mut dyn Pausable<State>> {
+        Some(self)
     }
 
     fn snapshot(&mut self, state: &State) -> Result<Snapshot, BackendError> {
@@ -173,45 +270,27 @@ impl Backend for CpuBackend {
     }
 }
 
-/// Takes as many tokens as a step holds through the model, first segments first; false if there were none.
-fn step(
-    model: &Model,
-    workspace: &mut Workspace,
-    vocab: usize,
-    segments: &mut [Segment<'_, State>],
-    progress: &mut [Progress],
-) -> bool {
-    let mut room = MAX_ROWS + segments.len();
-    let mut chunks = Vec::new();
-    let mut draws = Vec::new();
-    for (index, (Segment { state, tokens, want }, Progress { done, output })) in
-        segments.iter_mut().zip(progress.iter_mut()).enumerate()
-    {
-        let rows = (tokens.len() - *done).min(MAX_ROWS).min(room);
-        if rows == 0 {
-            continue;
-        }
-        let range = *done..*done + rows;
-        *done = range.end;
-        room -= rows;
-        let logits = match (want, output) {
-            (Want::Logits, Output::Logits(all)) => Logits::All(&mut all[range.start * vocab..range.end * vocab]),
-            (Want::Sample(draw), _) if range.end == tokens.len() => {
-                draws.push((index, *draw));
-                Logits::Last
-            }
-            _ => Logits::None,
+impl Pausable<State> for CpuBackend {
+    /// Between two layers.
+    fn advance(
+        &mut self,
+        segments: &mut [Segment<'_, State>],
+        pause: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<Vec<Output>>, BackendError> {
+        let mut call = match self.paused.take() {
+            Some(call) => call,
+            None => self.begin(segments)?,
         };
-        chunks.push(Chunk { state, tokens: &tokens[range], logits });
+        let Self { description, model, workspace, pausable_pass, pool, .. } = self;
+        let machinery = (&*model, workspace, pausable_pass);
+        if pool.install(|| call.run(machinery, description.logits, segments, pause)) {
+            return Ok(Some(call.into_outputs()));
+        }
+        self.paused = Some(call);
+        Ok(None)
     }
-    if chunks.is_empty() {
-        return false;
+
+    fn abandon(&mut self) {
+        self.paused = None;
     }
-    let logits = model.forward(workspace, &mut chunks);
-    let samples: Vec<_> =
-        logits.par_chunks_exact(vocab).zip(&draws).map(|(logits, (_, draw))| sample(logits, draw)).collect();
-    for ((index, _), sample) in draws.iter().zip(samples) {
-        progress[*index].output = sample.map_or(Output::NoFiniteLogit, Output::Sample);
-    }
-    true
 }

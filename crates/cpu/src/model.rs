@@ -60,10 +60,26 @@ pub(crate) enum Logits<'a> {
     All(&'a mut [f32]),
 }
 
-/// Activations of a step, kept from one to the next.
-pub(crate) struct Workspace {
+/// A step on its way through the layers: what lasts from one to the next. Its memory is kept for the step after it.
+pub(crate) struct Pass {
     /// The residual stream, its norm, and what a mixer adds: `[rows, hidden]` each.
     stream: Arena,
+    tokens: Vec<u32>,
+    step: Step,
+    /// Layers that are done.
+    done: usize,
+}
+
+impl Pass {
+    pub(crate) fn new(simd: Simd, config: &Config) -> Self {
+        let rope = Rope::new(config.attention.rotary_dims, config.attention.rope_theta);
+        let step = Step { simd, rows: 0, runs: Vec::new(), rope };
+        Self { stream: Arena::default(), tokens: Vec::new(), step, done: 0 }
+    }
+}
+
+/// What a layer works in. Nothing in it lasts from one layer to the next.
+pub(crate) struct Workspace {
     normed: Activations,
     scratch: Scratch,
     moe: MoeWorkspace,
@@ -71,22 +87,16 @@ pub(crate) struct Workspace {
     last: Activations,
     /// Of the chunks that gave those of their last row.
     logits: Arena,
-    tokens: Vec<u32>,
-    step: Step,
 }
 
 impl Workspace {
-    pub(crate) fn new(simd: Simd, config: &Config) -> Self {
-        let rope = Rope::new(config.attention.rotary_dims, config.attention.rope_theta);
+    pub(crate) fn new() -> Self {
         Self {
-            stream: Arena::default(),
             normed: Activations::new(),
             scratch: Scratch::new(),
             moe: MoeWorkspace::new(),
             last: Activations::new(),
             logits: Arena::default(),
-            tokens: Vec::new(),
-            step: Step { simd, rows: 0, runs: Vec::new(), rope },
         }
     }
 }
@@ -124,25 +134,38 @@ impl Model {
         }
     }
 
-    /// Appends each chunk's tokens to its state; gives the logits of the chunks that want those of their last row,
-    /// `[such chunks, vocab]`. Ids are below the vocabulary, no chunk is empty, and the states have room
-    /// ([`State::reserve`]).
-    pub(crate) fn forward<'w>(&self, workspace: &'w mut Workspace, chunks: &mut [Chunk<'_>]) -> &'w [f32] {
-        let Workspace { stream, normed, scratch, moe, last, logits, tokens, step } = workspace;
+    /// Begins a step that appends each chunk's tokens to its state. Ids are below the vocabulary, no chunk is empty, and
+    /// the states have room ([`State::reserve`]).
+    pub(crate) fn begin(&self, pass: &mut Pass, chunks: &[Chunk<'_>]) {
+        let Pass { stream, tokens, step, done } = pass;
         tokens.clear();
         step.runs.clear();
-        for chunk in &*chunks {
+        for chunk in chunks {
             let position = chunk.state.length;
             step.runs.push(Run { first_row: tokens.len(), rows: chunk.tokens.len(), position });
             tokens.extend_from_slice(chunk.tokens);
         }
         step.rows = tokens.len();
         step.rope.set(step.runs.iter().flat_map(|run| run.position..run.position + run.rows));
-        let (simd, rows) = (step.simd, step.rows);
-
-        let [x, norm, mixed] = stream.carve(rows, [self.hidden; 3]);
+        let [x] = stream.carve(step.rows, [self.hidden]);
         embed(self.embed_tokens.get(0), tokens, x);
-        for layer in &self.layers {
+        *done = 0;
+    }
+
+    /// Takes a step through layers, one at least, until it is through or `pause` says so; false if it is not through.
+    /// The chunks are those that it began with.
+    pub(crate) fn advance(
+        &self,
+        workspace: &mut Workspace,
+        pass: &mut Pass,
+        chunks: &mut [Chunk<'_>],
+        pause: &dyn Fn() -> bool,
+    ) -> bool {
+        let Workspace { normed, scratch, moe, .. } = workspace;
+        let Pass { stream, step, done, .. } = pass;
+        let (simd, rows) = (step.simd, step.rows);
+        let [x, norm, mixed] = stream.carve(rows, [self.hidden; 3]);
+        for layer in &self.layers[*done..] {
             rms_norm(simd, x, &layer.input_norm, self.epsilon, norm);
             normed.set(simd, norm, rows, self.hidden, Planes::One);
             match &layer.mixer {
@@ -160,18 +183,35 @@ impl Model {
             rms_norm(simd, x, &layer.moe_norm, self.epsilon, norm);
             normed.set(simd, norm, rows, self.hidden, Planes::One);
             layer.moe.forward(step, normed, &mut scratch.part, moe, x);
+            *done += 1;
+            if *done < self.layers.len() && pause() {
+                return false;
+            }
         }
+        true
+    }
+
+    /// Ends a step that is through; gives the logits of the chunks that want those of their last row, `[such chunks,
+    /// vocab]`.
+    pub(crate) fn finish<'w>(
+        &self,
+        workspace: &'w mut Workspace,
+        pass: &mut Pass,
+        chunks: &mut [Chunk<'_>],
+    ) -> &'w [f32] {
+        let Workspace { last, logits, .. } = workspace;
+        let Pass { stream, step, .. } = pass;
         for chunk in &mut *chunks {
             chunk.state.length += chunk.tokens.len();
         }
-
+        let [x, norm] = stream.carve(step.rows, [self.hidden; 2]);
         let wanted = rows_with_logits(&step.runs, chunks);
         let norm = &mut norm[..wanted.len() * self.hidden];
         for (row, norm) in wanted.iter().zip(norm.chunks_exact_mut(self.hidden)) {
-            rms_norm(simd, &x[row * self.hidden..][..self.hidden], &self.norm, self.epsilon, norm);
+            rms_norm(step.simd, &x[row * self.hidden..][..self.hidden], &self.norm, self.epsilon, norm);
         }
-        last.set(simd, norm, wanted.len(), self.hidden, Planes::Two);
-        self.head(simd, last, chunks, logits)
+        last.set(step.simd, norm, wanted.len(), self.hidden, Planes::Two);
+        self.head(step.simd, last, chunks, logits)
     }
 
     /// `lm_head`. The last rows of chunks are one product, so that its weights are read once for all sequences.
@@ -230,7 +270,8 @@ pub(crate) fn plan(config: &Config, weights: u64, context: usize, parallel: usiz
     let activations = |width: usize, planes: usize| width * 4 + planes * (width + width / GROUP * 8);
     let inner = delta_net[delta_net.len() - 1].max(attention[attention.len() - 1]);
     let routed = config.moe.experts_per_token * config.moe.expert_width;
-    let per_row = (3 * hidden + part) * 4
+    // Two streams of three: a call that is paused keeps its own.
+    let per_row = (2 * 3 * hidden + part) * 4
         + activations(hidden, 1)
         + activations(inner, 1)
         + activations(routed, 2)

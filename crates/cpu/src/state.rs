@@ -232,7 +232,7 @@ fn copied(from: &[f32]) -> Result<Vec<f32>, BackendError> {
 }
 
 fn exhausted(error: TryReserveError) -> BackendError {
-    BackendError::Device(format!("no memory for a sequence's state: {error}"))
+    BackendError::Full(format!("no memory for a sequence's state: {error}"))
 }
 
 #[cfg(test)]
