@@ -28,17 +28,17 @@ impl MemoryPlan {
         self.parallel as u64 * (self.state + self.context as u64 * self.kv_per_token)
     }
 
-    /// Everything.
+    /// Everything. A cache may be asked for that no number of bytes could add up to; it does not fit either.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.weights + self.workspace + self.sequences() + self.cache
+        (self.weights + self.workspace + self.sequences()).saturating_add(self.cache)
     }
 
     /// The same plan for the longest context, at most `limit` and a multiple of 1024 where it is over that, whose
     /// total stays within `available` bytes; `None` if not even 1024 tokens fit.
     #[must_use]
     pub fn largest_context(&self, limit: usize, available: u64) -> Option<Self> {
-        let fixed = self.weights + self.workspace + self.cache + self.parallel as u64 * self.state;
+        let fixed = (self.weights + self.workspace + self.parallel as u64 * self.state).saturating_add(self.cache);
         let tokens = available.checked_sub(fixed)? / (self.parallel as u64 * self.kv_per_token).max(1);
         let context = if tokens >= limit as u64 { limit } else { tokens as usize / 1024 * 1024 };
         (context > 0).then_some(Self { context, ..*self })
@@ -92,6 +92,9 @@ mod tests {
         assert_eq!(plan.largest_context(4096, plan.total() - 1).map(|plan| plan.context), Some(3072));
         assert!(plan.to_string().contains("prefix cache      1.0 MiB"), "{plan}");
         assert!(!PLAN.to_string().contains("prefix"), "{PLAN}");
+        let absurd = MemoryPlan { cache: u64::MAX - 5, ..PLAN };
+        assert_eq!(absurd.total(), u64::MAX);
+        assert_eq!(absurd.largest_context(4096, 1 << 40), None);
     }
 
     #[test]
