@@ -1,26 +1,33 @@
 //! How a request begins, and what is kept of it: the engine's side of the prefix cache.
 
 use std::mem;
+use std::time::Instant;
 
 use lily_backend::Backend;
 
-use crate::cache::{Found, Id};
+use crate::cache::{Found, Id, Reading};
 use crate::reply::{Event, Events};
-use crate::run::{Runner, guarded};
+use crate::run::{Runner, guarded, with_room};
 use crate::sequence::{Job, Parts, Sequence, Start};
 
 /// Times that a request waits for a snapshot on disk: one may be of no use, or gone before its turn comes.
 const READS: u32 = 3;
 
-/// A request that has a place and waits for what will save it work.
+/// A request that waits for what will save it work, and then for a place.
 pub(crate) struct Parked {
     job: Job,
     wait: Wait,
     /// Times that it has waited for the disk.
     reads: u32,
+    /// When it began to.
+    since: Option<Instant>,
 }
 
 impl Parked {
+    fn new(job: Job) -> Self {
+        Self { job, wait: Wait::Place, reads: 0, since: None }
+    }
+
     pub(crate) fn into_events(self) -> Events {
         self.job.events
     }
@@ -33,6 +40,10 @@ enum Wait {
     Sequence { id: u64, position: usize },
     /// A snapshot on disk.
     Disk(Id),
+    /// Room for it: something else that the disk has under way, when it had done so many things.
+    DiskRoom(u64),
+    /// Nothing but a place.
+    Place,
 }
 
 impl<B: Backend> Runner<B> {
@@ -43,8 +54,15 @@ impl<B: Backend> Runner<B> {
         self.sequences = staying;
         let gone: Vec<Sequence<B::State>> = gone;
         for sequence in gone {
+            let in_slices = self.chunk_of(sequence.id()).is_some();
             let Parts { state, tokens, drawn, .. } = sequence.part();
-            self.keep(state, &tokens, drawn);
+            if in_slices {
+                self.abandon_chunk();
+                // Some layers have read the chunk, others have not.
+                drop(state);
+            } else {
+                self.keep(state, &tokens, drawn, false);
+            }
         }
     }
 
@@ -54,59 +72,91 @@ impl<B: Backend> Runner<B> {
         if let Some(cache) = cache {
             cache.poll(|snapshot| backend.pieces(snapshot));
         }
-        let parked = mem::take(&mut self.parked);
-        let (waiting, ready): (Vec<_>, Vec<_>) = parked.into_iter().partition(|parked| self.still(parked.wait));
-        self.parked = waiting;
-        let ready = ready.into_iter().map(|parked| (parked.job, parked.reads));
-        for (job, reads) in ready.chain(jobs.into_iter().map(|job| (job, 0))) {
-            self.place(job, reads);
+        for parked in mem::take(&mut self.parked).into_iter().chain(jobs.into_iter().map(Parked::new)) {
+            if self.still(&parked) || self.sequences.len() >= self.parallel {
+                self.parked.push(parked);
+            } else {
+                self.place(parked);
+            }
         }
     }
 
-    /// Whether somebody has waited long enough.
-    pub(crate) fn has_ready(&self) -> bool {
-        self.parked.iter().any(|parked| !self.still(parked.wait))
+    /// Requests that have waited long enough.
+    pub(crate) fn ready(&self) -> usize {
+        self.parked.iter().filter(|parked| !self.still(parked)).count()
+    }
+
+    /// The shortest prompt that waits for what a sequence reads.
+    pub(crate) fn shortest_waiting(&self, sequence: u64) -> Option<usize> {
+        let waits =
+            |parked: &&Parked| matches!(parked.wait, Wait::Sequence { id, .. } if id == sequence) && self.still(parked);
+        self.parked.iter().filter(waits).map(|parked| parked.job.prompt.len()).min()
     }
 
     /// Whether there is still something to wait for.
-    fn still(&self, wait: Wait) -> bool {
-        match wait {
+    fn still(&self, parked: &Parked) -> bool {
+        let patient = || !self.out_of_patience(parked);
+        let cache = self.cache.as_ref();
+        match parked.wait {
             Wait::Sequence { id, position } => {
                 self.sequences.iter().any(|sequence| sequence.id() == id && sequence.position() < position)
             }
-            Wait::Disk(id) => self.cache.as_ref().is_some_and(|cache| cache.is_reading(id)),
+            Wait::Disk(id) => cache.is_some_and(|cache| cache.is_reading(id)) && patient(),
+            Wait::DiskRoom(done) => cache.is_some_and(|cache| cache.disk_done() == done) && patient(),
+            Wait::Place => false,
         }
     }
 
-    fn place(&mut self, job: Job, reads: u32) {
-        let found = self.cache.as_mut().map_or(Found::Nothing, |cache| cache.find(&job.prompt, reads < READS));
-        if let Some(wait) = self.ahead(&job.prompt, found.length()) {
-            self.parked.push(Parked { job, wait, reads });
+    /// The disk may have stopped: then a request begins with what is in memory.
+    fn out_of_patience(&self, parked: &Parked) -> bool {
+        parked.since.is_some_and(|since| since.elapsed() >= self.patience)
+    }
+
+    fn place(&mut self, parked: Parked) {
+        let may_read = parked.reads < READS && !self.out_of_patience(&parked);
+        let prompt = &parked.job.prompt;
+        let mut found = self.cache.as_mut().map_or(Found::Nothing, |cache| cache.find(prompt, may_read));
+        if let Some(wait) = self.ahead(prompt, found.length()) {
+            self.parked.push(Parked { wait, ..parked });
             return;
         }
-        match found {
-            Found::Disk(_, id) => {
-                if let Some(cache) = &mut self.cache {
-                    cache.read(id);
-                }
-                self.parked.push(Parked { job, wait: Wait::Disk(id), reads: reads + 1 });
+        if let Found::Disk(_, id) = found
+            && let Some(cache) = &mut self.cache
+        {
+            let wait = match cache.read(id) {
+                Reading::UnderWay => Some(Wait::Disk(id)),
+                Reading::NoRoomNow => Some(Wait::DiskRoom(cache.disk_done())),
+                Reading::NoRoom => None,
+            };
+            if let Some(wait) = wait {
+                let reads = parked.reads + u32::from(matches!(wait, Wait::Disk(_)));
+                let since = parked.since.or_else(|| Some(Instant::now()));
+                self.parked.push(Parked { wait, reads, since, ..parked });
+                return;
             }
-            Found::Memory(length, snapshot) => match guarded(|| self.backend.restore(&snapshot)) {
-                Ok(state) => self.begin(job, state, length),
-                Err(error) => {
-                    tracing::warn!(%error, "a snapshot cannot be restored");
-                    if let Some(cache) = &mut self.cache {
-                        cache.forget(&job.prompt[..length]);
-                    }
-                    self.begin_afresh(job);
+            found = cache.find(prompt, false);
+        }
+        self.begin_from(parked.job, found);
+    }
+
+    fn begin_from(&mut self, job: Job, found: Found<B::Snapshot>) {
+        let Found::Memory(length, snapshot) = found else { return self.begin_afresh(job) };
+        let Self { backend, cache, .. } = self;
+        match with_room(cache.as_mut(), || guarded(|| backend.restore(&snapshot))) {
+            Ok(state) => self.begin(job, state, length),
+            Err(error) => {
+                tracing::warn!(%error, "a snapshot cannot be restored");
+                if let Some(cache) = &mut self.cache {
+                    cache.forget(&job.prompt[..length]);
                 }
-            },
-            Found::Nothing => self.begin_afresh(job),
+                self.begin_afresh(job);
+            }
         }
     }
 
     /// The sequence that will soon have read so much more of this prompt than the `found` tokens that waiting is worth it.
     fn ahead(&mut self, prompt: &[u32], found: usize) -> Option<Wait> {
+        let in_slices = self.under_way().map(|index| (index, self.chunk_of(self.sequences[index].id()).unwrap_or(0)));
         let Self { cache, sequences, places, spacing, .. } = self;
         cache.as_ref()?;
         let shared = |sequence: &Sequence<B::State>| {
@@ -114,13 +164,16 @@ impl<B: Backend> Runner<B> {
             let common = sequence.prompt().iter().zip(prompt).take(most).take_while(|(a, b)| a == b).count();
             common / places.grain * places.grain
         };
-        let reading = sequences.iter_mut().filter(|sequence| sequence.remaining() > 0);
-        let (common, sequence) =
-            reading.map(|sequence| (shared(sequence), sequence)).max_by_key(|(common, _)| *common)?;
-        if common <= sequence.position() {
+        let reading = sequences.iter_mut().enumerate().filter(|(_, sequence)| sequence.remaining() > 0);
+        let (common, index, sequence) =
+            reading.map(|(index, sequence)| (shared(sequence), index, sequence)).max_by_key(|(common, ..)| *common)?;
+        // A chunk that is under way stops nowhere before its end.
+        let chunk = in_slices.filter(|(under_way, _)| *under_way == index).map_or(0, |(_, tokens)| tokens);
+        let first = sequence.position() + chunk.max(1);
+        if common < first {
             return None;
         }
-        let planned = sequence.stops().range(..=common).next_back().copied();
+        let planned = sequence.stops().range(first..=common).next_back().copied();
         let position = match planned {
             Some(planned) if planned + *spacing > common => planned,
             _ => common,
@@ -133,7 +186,8 @@ impl<B: Backend> Runner<B> {
     }
 
     fn begin_afresh(&mut self, job: Job) {
-        match guarded(|| self.backend.create()) {
+        let Self { backend, cache, .. } = self;
+        match with_room(cache.as_mut(), || guarded(|| backend.create())) {
             Ok(state) => self.begin(job, state, 0),
             Err(error) => {
                 tracing::warn!(%error, "no state for a new sequence");
@@ -160,31 +214,32 @@ impl<B: Backend> Runner<B> {
     pub(crate) fn snapshot(&mut self, sequence: &Sequence<B::State>) {
         let Self { backend, cache, .. } = self;
         let tokens = &sequence.prompt()[..sequence.position()];
-        let Some(cache) = cache.as_mut() else { return };
-        if !cache.wants(tokens) {
+        let Some(on) = cache.as_mut() else { return };
+        if !on.wants(tokens, true) {
             return;
         }
-        match guarded(|| backend.snapshot(sequence.state())) {
+        match with_room(Some(&mut *on), || guarded(|| backend.snapshot(sequence.state()))) {
             Ok(snapshot) => {
                 let pieces = backend.pieces(&snapshot);
-                cache.insert(tokens, snapshot, pieces);
+                on.insert(tokens, snapshot, pieces, true);
             }
             Err(error) => tracing::warn!(%error, "no snapshot could be taken"),
         }
     }
 
-    /// Keeps a state that goes no further; of its `tokens` the last `drawn` were generated.
-    pub(crate) fn keep(&mut self, state: B::State, tokens: &[u32], drawn: usize) {
+    /// Keeps a state that goes no further; of its `tokens` the last `drawn` were generated. On disk too if that
+    /// `outlives` the process.
+    pub(crate) fn keep(&mut self, state: B::State, tokens: &[u32], drawn: usize, outlives: bool) {
         let Self { backend, cache, places, .. } = self;
         let sound = places.grain == 1 || (drawn == 0 && tokens.len().is_multiple_of(places.grain));
         let Some(cache) = cache.as_mut().filter(|_| sound) else { return };
-        if !cache.wants(tokens) {
+        if !cache.wants(tokens, outlives) {
             return;
         }
         match guarded(|| backend.freeze(state)) {
             Ok(snapshot) => {
                 let pieces = backend.pieces(&snapshot);
-                cache.insert(tokens, snapshot, pieces);
+                cache.insert(tokens, snapshot, pieces, outlives);
             }
             Err(error) => tracing::warn!(%error, "no snapshot could be kept"),
         }

@@ -8,6 +8,9 @@ use crate::request::SubmitError;
 use crate::sequence::Job;
 use crate::{CacheStats, Event, Stats};
 
+/// How often the engine's thread looks up while it has nothing but requests that wait: their clients may go, or their
+/// patience may end.
+const GLANCE: Duration = Duration::from_millis(200);
 /// Bounds of the advice to come again.
 const RETRY_AT_LEAST: Duration = Duration::from_secs(1);
 const RETRY_AT_MOST: Duration = Duration::from_secs(120);
@@ -39,6 +42,8 @@ struct Shared {
     stage: Stage,
     queue: VecDeque<Job>,
     running: usize,
+    /// Requests that the engine's thread has taken from the queue and that wait for something there.
+    parked: usize,
     /// Moving average of the time from a request's start to its end.
     reply_time: Option<Duration>,
     steps: u64,
@@ -47,6 +52,13 @@ struct Shared {
     cache: CacheStats,
     /// Something has happened that no queue shows.
     woken: bool,
+}
+
+impl Shared {
+    /// Requests that run or wait.
+    fn taken(&self) -> usize {
+        self.running + self.parked + self.queue.len()
+    }
 }
 
 /// What the engine's thread finds when it looks up between two steps.
@@ -61,6 +73,8 @@ pub(crate) struct Turn {
 /// What a step did.
 #[derive(Default)]
 pub(crate) struct Progress {
+    /// Calls of the backend that came to their end.
+    pub(crate) steps: u64,
     pub(crate) prefilled_tokens: u64,
     pub(crate) generated_tokens: u64,
     /// From start to end, of each reply that ended.
@@ -73,6 +87,7 @@ impl Inbox {
             stage: Stage::Open,
             queue: VecDeque::new(),
             running: 0,
+            parked: 0,
             reply_time: None,
             steps: 0,
             prefilled_tokens: 0,
@@ -96,10 +111,10 @@ impl Inbox {
             Stage::Draining | Stage::Aborting | Stage::Ended => return Err(SubmitError::ShuttingDown),
             Stage::Dead => return Err(SubmitError::EngineGone),
         }
-        if shared.running + shared.queue.len() >= self.capacity {
+        if shared.taken() >= self.capacity {
             shared.queue.retain(|job| !job.events.cancelled());
         }
-        if shared.running + shared.queue.len() >= self.capacity {
+        if shared.taken() >= self.capacity {
             return Err(SubmitError::QueueFull { retry_after: self.retry_after(&shared) });
         }
         shared.queue.push_back(job);
@@ -114,26 +129,40 @@ impl Inbox {
         (mean / u32::try_from(self.parallel).unwrap_or(u32::MAX)).clamp(RETRY_AT_LEAST, RETRY_AT_MOST)
     }
 
-    /// Hands over what may start beside `running` sequences and `parked` ones, which wait for something; without running
-    /// ones it waits until there is something to do, or [`Inbox::wake`] is called.
-    pub(crate) fn next(&self, running: usize, parked: usize) -> Turn {
+    /// Hands over what may start beside `running` sequences and, of the `parked` requests that wait for something, the
+    /// `ready` ones, which have waited long enough. Without any of the former and the latter it waits until there is
+    /// something to do, or [`Inbox::wake`] is called; while there are parked ones, not for long.
+    pub(crate) fn next(&self, running: usize, parked: usize, ready: usize) -> Turn {
         let mut shared = self.lock();
+        let mut glanced = false;
         loop {
             shared.queue.retain(|job| !job.events.cancelled());
-            let free = if shared.stage == Stage::Aborting { 0 } else { self.parallel.saturating_sub(running + parked) };
+            let free = if shared.stage == Stage::Aborting { 0 } else { self.parallel.saturating_sub(running + ready) };
             let starting = free.min(shared.queue.len());
             let jobs: Vec<Job> = shared.queue.drain(..starting).collect();
-            shared.running = running + parked + jobs.len();
+            (shared.running, shared.parked) = (running + jobs.len(), parked);
             let ends = match shared.stage {
                 Stage::Open => false,
                 Stage::Draining => parked == 0,
                 Stage::Aborting | Stage::Ended | Stage::Dead => true,
             };
-            if running > 0 || !jobs.is_empty() || std::mem::take(&mut shared.woken) || ends {
+            let woken = std::mem::take(&mut shared.woken);
+            if running + ready > 0 || !jobs.is_empty() || woken || glanced || ends {
                 return Turn { jobs, waiting: shared.queue.len(), stage: shared.stage };
             }
-            shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
+            if parked == 0 {
+                shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                let waited = self.changed.wait_timeout(shared, GLANCE).unwrap_or_else(PoisonError::into_inner);
+                (shared, glanced) = (waited.0, waited.1.timed_out());
+            }
         }
+    }
+
+    /// Whether [`Inbox::next`] should be called soon though a chunk is under way; `free` if there is a free place.
+    pub(crate) fn calls(&self, free: bool) -> bool {
+        let shared = self.lock();
+        shared.woken || shared.stage == Stage::Aborting || (free && !shared.queue.is_empty())
     }
 
     /// Makes [`Inbox::next`] return, now or when it is called next.
@@ -142,16 +171,16 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// What the cache says of itself.
-    pub(crate) fn report_cache(&self, stats: CacheStats) {
-        self.lock().cache = stats;
+    /// What there is now: sequences, requests that wait outside of the queue, and what the cache says of itself.
+    pub(crate) fn report(&self, running: usize, parked: usize, cache: CacheStats) {
+        let mut shared = self.lock();
+        (shared.running, shared.parked, shared.cache) = (running, parked, cache);
     }
 
-    /// Counts a step after which `running` sequences are left, parked ones among them.
-    pub(crate) fn report(&self, running: usize, progress: &Progress) {
+    /// Counts a step.
+    pub(crate) fn count(&self, progress: &Progress) {
         let mut shared = self.lock();
-        shared.running = running;
-        shared.steps += 1;
+        shared.steps += progress.steps;
         shared.prefilled_tokens += progress.prefilled_tokens;
         shared.generated_tokens += progress.generated_tokens;
         for &time in &progress.reply_times {
@@ -164,7 +193,7 @@ impl Inbox {
         Stats {
             accepting: shared.stage == Stage::Open,
             running: shared.running,
-            queued: shared.queue.len(),
+            queued: shared.parked + shared.queue.len(),
             steps: shared.steps,
             prefilled_tokens: shared.prefilled_tokens,
             generated_tokens: shared.generated_tokens,
@@ -209,7 +238,7 @@ impl Inbox {
     fn close(&self, stage: Stage, message: &str) {
         let mut shared = self.lock();
         shared.stage = stage;
-        shared.running = 0;
+        (shared.running, shared.parked) = (0, 0);
         let queue = std::mem::take(&mut shared.queue);
         drop(shared);
         self.changed.notify_all();

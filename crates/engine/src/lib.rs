@@ -2,7 +2,8 @@
 //!
 //! One thread owns the [`Backend`]. Requests reach it through a bounded queue, [`Event`]s come back over a channel per
 //! request. Each of its steps is one [`Backend::forward`] that holds the next token of every generating sequence and as
-//! many prompt tokens as the step's time allows, so that prompts are read while replies are written. The engine knows
+//! many prompt tokens as the step's time allows, so that prompts are read while replies are written; where that is few
+//! and the backend can pause, a long chunk is read in slices between steps (`slices`). The engine knows
 //! no text and no wire format. What sequences have read is kept in a prefix cache (`cache` says when and how), and a request
 //! goes on from the longest part of its prompt that is there.
 //!
@@ -20,6 +21,7 @@ mod request;
 mod run;
 mod scheduler;
 mod sequence;
+mod slices;
 
 use std::sync::Arc;
 use std::thread;
@@ -63,9 +65,9 @@ pub struct Stats {
     pub accepting: bool,
     /// Sequences that run.
     pub running: usize,
-    /// Requests that wait.
+    /// Requests that wait, in the queue or for what another one reads or the disk.
     pub queued: usize,
-    /// Calls of [`Backend::forward`].
+    /// Calls of the backend that came to their end.
     pub steps: u64,
     /// Prompt tokens read.
     pub prefilled_tokens: u64,

@@ -126,7 +126,7 @@ impl Canceller {
 }
 
 /// The engine's end of a [`Reply`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Events {
     sender: UnboundedSender<Event>,
     cancelled: Arc<AtomicBool>,

@@ -5,7 +5,7 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lily_backend::{Backend, BackendError, Output, Segment};
 
@@ -13,9 +13,10 @@ use crate::admission::Parked;
 use crate::cache::{Cache, Places};
 use crate::inbox::{Alive, Inbox, Progress, Stage};
 use crate::reply::{Event, Events};
-use crate::scheduler::{Need, Scheduler};
+use crate::scheduler::{Need, Plan, Scheduler};
 use crate::sequence::{Parts, Sequence};
-use crate::{Options, SubmitError};
+use crate::slices::Chunk;
+use crate::{CacheStats, Options, SubmitError};
 
 /// Runs until it is told to end. Between two steps it drops what was cancelled and fills the free places.
 pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
@@ -23,17 +24,14 @@ pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
     let mut runner = Runner::new(backend, options, inbox);
     loop {
         runner.drop_cancelled();
-        if runner.has_ready() {
-            inbox.wake();
-        }
-        let turn = inbox.next(runner.sequences.len(), runner.parked.len());
+        let turn = inbox.next(runner.sequences.len(), runner.parked.len(), runner.ready());
         runner.admit(turn.jobs);
-        runner.report_cache(inbox);
+        runner.report(inbox);
         match turn.stage {
             Stage::Aborting => break,
             Stage::Draining if runner.is_idle() && turn.waiting == 0 => break,
             _ if runner.sequences.is_empty() => {}
-            _ => runner.step(turn.waiting, inbox),
+            _ => runner.step(inbox),
         }
     }
     let Runner { backend, sequences, parked, cache, .. } = runner;
@@ -49,17 +47,23 @@ pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
 
 pub(crate) struct Runner<B: Backend> {
     pub(crate) backend: B,
-    scheduler: Scheduler,
+    pub(crate) scheduler: Scheduler,
     /// In order of arrival.
     pub(crate) sequences: Vec<Sequence<B::State>>,
-    /// Requests that have a place and wait for a snapshot.
+    /// The most of them at once.
+    pub(crate) parallel: usize,
+    /// The part of one of them that is being read in slices.
+    pub(crate) chunk: Option<Chunk>,
+    /// Requests that wait for a snapshot, and then for a place, in order of arrival.
     pub(crate) parked: Vec<Parked>,
     /// `None` if it is off.
     pub(crate) cache: Option<Cache<B::Snapshot>>,
     pub(crate) places: Places,
     /// The fewest tokens worth waiting for.
     pub(crate) spacing: usize,
-    vocabulary: usize,
+    /// How long a request waits for the disk.
+    pub(crate) patience: Duration,
+    pub(crate) vocabulary: usize,
     /// Steps so far.
     pub(crate) step: u64,
     /// Sequences so far.
@@ -67,7 +71,7 @@ pub(crate) struct Runner<B: Backend> {
 }
 
 impl<B: Backend> Runner<B> {
-    fn new(backend: B, options: &Options, inbox: &Arc<Inbox>) -> Self {
+    fn new(mut backend: B, options: &Options, inbox: &Arc<Inbox>) -> Self {
         let uniform = !backend.description().chunk_invariant;
         let cache = &options.cache;
         let grain = if uniform { options.prefill_chunk } else { 1 };
@@ -92,14 +96,18 @@ impl<B: Backend> Runner<B> {
                 None => tracing::warn!(%directory, "this backend keeps nothing on disk"),
             }
         }
+        let pausable = backend.pausable().is_some();
         Self {
             backend,
-            scheduler: Scheduler::new(options.prefill_chunk, uniform),
+            scheduler: Scheduler::new(options.prefill_chunk, uniform, pausable),
             sequences: Vec::new(),
+            parallel: options.parallel,
+            chunk: None,
             parked: Vec::new(),
             cache: on,
             places,
             spacing: cache.spacing,
+            patience: cache.disk.as_ref().map_or(Duration::ZERO, |disk| disk.patience),
             vocabulary: options.vocabulary,
             step: 0,
             begun: 0,
@@ -110,31 +118,61 @@ impl<B: Backend> Runner<B> {
         self.sequences.is_empty() && self.parked.is_empty()
     }
 
-    fn report_cache(&self, inbox: &Inbox) {
-        if let Some(cache) = &self.cache {
-            inbox.report_cache(cache.stats());
-        }
+    fn report(&self, inbox: &Inbox) {
+        let cache = self.cache.as_ref().map_or_else(CacheStats::default, Cache::stats);
+        inbox.report(self.sequences.len(), self.parked.len(), cache);
     }
 
-    /// One call of the backend and what follows from it; `waiting` requests are in the queue.
-    fn step(&mut self, waiting: usize, inbox: &Inbox) {
+    /// A call of the backend, a slice of one, or both, and what follows from it.
+    fn step(&mut self, inbox: &Inbox) {
         self.step += 1;
-        let needs: Vec<Need> = self.sequences.iter().map(Sequence::need).collect();
-        let tokens = self.scheduler.plan(&needs, waiting + self.parked.len());
-        let before = Instant::now();
-        let mut results = self.forward(&tokens).into_iter();
-        let time = before.elapsed();
-
+        let needs: Vec<Need> =
+            self.sequences.iter().map(|sequence| sequence.need(self.shortest_waiting(sequence.id()))).collect();
+        let Plan { tokens, chunk } = self.scheduler.plan(&needs, self.under_way());
         let mut progress = Progress::default();
+        let mut outcomes = self.whole_step(&tokens, &mut progress);
+        if let Some((index, tokens)) = chunk {
+            self.begin_chunk(index, tokens);
+        }
+        if let Some((index, tokens, result)) = self.slice(inbox) {
+            progress.steps += 1;
+            outcomes[index] = Some((tokens, result));
+        }
+        self.take_in(outcomes, progress, inbox);
+    }
+
+    /// One call of the backend that gives each sequence its `tokens`; what came of each, `None` for those with 0.
+    fn whole_step(&mut self, tokens: &[usize], progress: &mut Progress) -> Vec<Option<Outcome>> {
+        let mut outcomes: Vec<Option<Outcome>> = tokens.iter().map(|_| None).collect();
+        if tokens.iter().all(|&tokens| tokens == 0) {
+            return outcomes;
+        }
+        progress.steps += 1;
+        let of_prompts =
+            |(sequence, &tokens): (&Sequence<B::State>, &usize)| if sequence.remaining() > 0 { tokens } else { 0 };
+        let prefilled: usize = self.sequences.iter().zip(tokens).map(of_prompts).sum();
+        let before = Instant::now();
+        let mut results = self.forward(tokens).into_iter();
+        if prefilled > 0 {
+            self.scheduler.measured(prefilled, before.elapsed());
+        }
+        for (outcome, &tokens) in outcomes.iter_mut().zip(tokens).filter(|(_, tokens)| **tokens > 0) {
+            let result = results.next().unwrap_or_else(|| Err("the backend left an output out".into()));
+            *outcome = Some((tokens, result));
+        }
+        outcomes
+    }
+
+    /// Takes in what came of each sequence that was in a call.
+    fn take_in(&mut self, outcomes: Vec<Option<Outcome>>, mut progress: Progress, inbox: &Inbox) {
         let mut ended: Vec<(Events, Event)> = Vec::new();
-        for (mut sequence, tokens) in mem::take(&mut self.sequences).into_iter().zip(tokens) {
-            if tokens == 0 {
+        for (mut sequence, outcome) in mem::take(&mut self.sequences).into_iter().zip(outcomes) {
+            let Some((tokens, result)) = outcome else {
                 self.sequences.push(sequence);
                 continue;
-            }
+            };
             let generated = sequence.generated();
             let prefilled = sequence.position();
-            let result = results.next().unwrap_or_else(|| Err("the backend left an output out".into()));
             let result = result.and_then(|output| sequence.advance(tokens, output, self.step));
             progress.prefilled_tokens += (sequence.position() - prefilled) as u64;
             progress.generated_tokens += (sequence.generated() - generated) as u64;
@@ -150,7 +188,7 @@ impl<B: Backend> Runner<B> {
                     let usage = sequence.usage();
                     let Parts { state, tokens, drawn, events } = sequence.part();
                     ended.push((events, Event::Finished { reason, usage }));
-                    self.keep(state, &tokens, drawn);
+                    self.keep(state, &tokens, drawn, true);
                 }
                 Err(message) => {
                     tracing::warn!(%message, "a sequence failed");
@@ -161,12 +199,9 @@ impl<B: Backend> Runner<B> {
                 }
             }
         }
-        if progress.prefilled_tokens > 0 {
-            self.scheduler.measured(progress.prefilled_tokens as usize, time);
-        }
         // First the counts, then the news: who hears that a reply ended finds its place free.
-        inbox.report(self.sequences.len() + self.parked.len(), &progress);
-        self.report_cache(inbox);
+        inbox.count(&progress);
+        self.report(inbox);
         for (events, event) in ended {
             events.send(event);
         }
@@ -181,7 +216,7 @@ impl<B: Backend> Runner<B> {
             .filter(|&(_, &tokens)| tokens > 0)
             .map(|(sequence, &tokens)| sequence.segment(tokens, *vocabulary))
             .collect();
-        match forward_with_room(backend, cache.as_mut(), &mut segments) {
+        match with_room(cache.as_mut(), || guarded(|| backend.forward(&mut segments))) {
             Ok(outputs) => outputs.into_iter().map(Ok).collect(),
             Err(BackendError::Device(message)) => vec![Err(message); segments.len()],
             Err(error) if segments.len() == 1 => vec![Err(error.to_string())],
@@ -191,15 +226,16 @@ impl<B: Backend> Runner<B> {
     }
 }
 
-/// One call of the backend, and again after the cache has let a snapshot go as long as there is no room without.
-fn forward_with_room<B: Backend>(
-    backend: &mut B,
-    mut cache: Option<&mut Cache<B::Snapshot>>,
-    segments: &mut [Segment<'_, B::State>],
-) -> Result<Vec<Output>, BackendError> {
+/// The tokens that a sequence was given, and what came of them.
+type Outcome = (usize, Result<Output, String>);
+
+/// A call of the backend, and again after the cache has let a snapshot go as long as there is no room without.
+pub(crate) fn with_room<S: Clone + Send + Sync + 'static, T>(
+    mut cache: Option<&mut Cache<S>>,
+    mut call: impl FnMut() -> Result<T, BackendError>,
+) -> Result<T, BackendError> {
     loop {
-        let result = guarded(|| backend.forward(segments));
-        match result {
+        match call() {
             Err(BackendError::Full(_)) if cache.as_mut().is_some_and(|cache| cache.let_one_go()) => {}
             result => return result,
         }

@@ -2,16 +2,16 @@
 //!
 //! Among prompts the shortest remainder goes first, which gives the least mean wait; but every fourth step goes first to
 //! the prompt that has waited longest, so that a stream of short ones cannot hold up a long one for ever.
+//!
+//! On a slow machine few tokens fit into a step's time, and they cost much more each than many would: a chunk of a prompt
+//! reads most of the experts whatever its length. There a backend that can pause reads a whole chunk in slices of that
+//! time, and the step is between two of them. At the 35B on two AVX2 cores 128 tokens take 4.3 s and 512 take 12.1 s, which
+//! is 0.3 s a layer.
 
 use std::time::Duration;
 
-/// How long a step may take while others wait for its end: those that generate, in the queue, or with a prompt of their
-/// own.
-const SHARED_STEP: Duration = Duration::from_millis(250);
-/// How long a step may take that nobody else waits for; a cancel takes effect after it, and who comes meanwhile
-/// waits for its end. A chunk reads most of the experts
-/// whatever its length, so that on a slow machine shorter steps would spend their time on little else.
-const LONE_STEP: Duration = Duration::from_secs(4);
+/// How long a step may take, or a slice of a chunk while there is anybody else.
+pub(crate) const STEP: Duration = Duration::from_millis(250);
 /// Prompt tokens in a step before anything has been measured.
 const FIRST_CHUNK: usize = 16;
 /// Prompt tokens in a step at least. A step has costs that do not shrink with it, so that fewer would save little time,
@@ -27,10 +27,27 @@ pub(crate) struct Need {
     pub(crate) position: usize,
     /// Prompt tokens to be read; 0 if the sequence generates.
     pub(crate) remaining: usize,
+    /// The same of whichever is nearest its end: the sequence, or a request that waits for what it reads.
+    pub(crate) urgency: usize,
     /// Prompt tokens until a snapshot is to be taken; no step reads past it.
     pub(crate) stop: usize,
     /// The step that last read of the prompt.
     pub(crate) served: u64,
+}
+
+impl Need {
+    fn wanted(&self) -> usize {
+        self.remaining.min(self.stop)
+    }
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Plan {
+    /// How many tokens each sequence gets in the next step.
+    pub(crate) tokens: Vec<usize>,
+    /// The sequence of which a chunk of so many tokens is begun, to be read in slices.
+    pub(crate) chunk: Option<(usize, usize)>,
 }
 
 /// Decides what each step holds. It knows no clock: what steps took is told it.
@@ -39,52 +56,65 @@ pub(crate) struct Scheduler {
     chunk: usize,
     /// Prompts are cut at multiples of `chunk` and nowhere else.
     uniform: bool,
+    /// A chunk can be read in slices.
+    pausable: bool,
     pace: Pace,
     /// Steps so far for which several prompts competed.
     contended: u64,
 }
 
 impl Scheduler {
-    pub(crate) fn new(chunk: usize, uniform: bool) -> Self {
-        Self { chunk, uniform, pace: Pace::default(), contended: 0 }
+    pub(crate) fn new(chunk: usize, uniform: bool, pausable: bool) -> Self {
+        Self { chunk, uniform, pausable: pausable && !uniform, pace: Pace::default(), contended: 0 }
     }
 
-    /// How many tokens each sequence gets in the next step; `needs` are in order of arrival, `waiting` requests are in
-    /// the queue. Where there is any need, somebody gets something.
-    pub(crate) fn plan(&mut self, needs: &[Need], waiting: usize) -> Vec<usize> {
+    /// What is done next for these, in order of arrival; the sequence `under_way` is being read in slices. Where there is
+    /// any need, somebody gets something.
+    pub(crate) fn plan(&mut self, needs: &[Need], under_way: Option<usize>) -> Plan {
         let mut tokens: Vec<usize> = needs.iter().map(|need| usize::from(need.remaining == 0)).collect();
-        let budget = self.budget(needs.len() > 1 || waiting > 0);
+        let budget = self.budget();
+        let mut order = self.order(needs, under_way);
+        if let Some(index) = under_way {
+            // Whoever has more before it waits for the end of that chunk.
+            order.retain(|&other| needs[other].urgency < needs[index].urgency);
+        } else if let Some(&first) = order.first().filter(|_| self.pausable) {
+            let chunk = needs[first].wanted().min(self.chunk);
+            if chunk > budget {
+                return Plan { tokens, chunk: Some((first, chunk)) };
+            }
+        }
         let mut left = budget;
-        for index in self.order(needs) {
-            let Need { position, remaining, stop, .. } = needs[index];
-            let wanted = remaining.min(stop);
-            let share = if self.uniform { wanted.min(self.chunk - position % self.chunk) } else { wanted.min(left) };
+        for index in order {
+            let need = &needs[index];
+            let wanted = need.wanted();
+            let share =
+                if self.uniform { wanted.min(self.chunk - need.position % self.chunk) } else { wanted.min(left) };
             let scrap = share < wanted && share < LEAST_CHUNK && left < budget && !self.uniform;
             if share <= left && !scrap {
                 tokens[index] = share;
                 left -= share;
             }
         }
-        tokens
+        Plan { tokens, chunk: None }
     }
 
-    /// A step with `tokens` of prompts took `time`.
+    /// A step with `tokens` of prompts, or a chunk of so many, took `time`.
     pub(crate) fn measured(&mut self, tokens: usize, time: Duration) {
         self.pace.record(tokens, time);
     }
 
-    fn budget(&self, shared: bool) -> usize {
+    fn budget(&self) -> usize {
         if self.uniform {
             return self.chunk;
         }
-        let time = if shared { SHARED_STEP } else { LONE_STEP };
-        self.pace.tokens_in(time).unwrap_or(FIRST_CHUNK).max(LEAST_CHUNK).min(self.chunk)
+        self.pace.tokens_in(STEP).unwrap_or(FIRST_CHUNK).max(LEAST_CHUNK).min(self.chunk)
     }
 
-    /// The sequences with prompts to read, in the order in which the budget is offered to them.
-    fn order(&mut self, needs: &[Need]) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..needs.len()).filter(|&index| needs[index].remaining > 0).collect();
-        order.sort_by_key(|&index| needs[index].remaining);
+    /// The sequences with prompts to read but the one under way, in the order in which the budget is offered to them.
+    fn order(&mut self, needs: &[Need], under_way: Option<usize>) -> Vec<usize> {
+        let reads = |&index: &usize| needs[index].remaining > 0 && Some(index) != under_way;
+        let mut order: Vec<usize> = (0..needs.len()).filter(reads).collect();
+        order.sort_by_key(|&index| needs[index].urgency);
         if order.len() > 1 {
             self.contended += 1;
             if self.contended.is_multiple_of(AGING) {
@@ -123,19 +153,31 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{LEAST_CHUNK, Need, Scheduler};
+    use super::{LEAST_CHUNK, Need, Plan, Scheduler};
 
     fn prompt(remaining: usize) -> Need {
-        Need { position: 0, remaining, stop: usize::MAX, served: 0 }
+        Need { position: 0, remaining, urgency: remaining, stop: usize::MAX, served: 0 }
     }
 
-    const GENERATES: Need = Need { position: 5, remaining: 0, stop: usize::MAX, served: 0 };
+    const GENERATES: Need = Need { position: 5, remaining: 0, urgency: 0, stop: usize::MAX, served: 0 };
 
     /// A scheduler that has seen `rate` tokens a second.
     fn paced(chunk: usize, rate: usize) -> Scheduler {
-        let mut scheduler = Scheduler::new(chunk, false);
+        let mut scheduler = Scheduler::new(chunk, false, false);
         scheduler.measured(rate, Duration::from_secs(1));
         scheduler
+    }
+
+    fn pausable(chunk: usize, rate: usize) -> Scheduler {
+        Scheduler { pausable: true, ..paced(chunk, rate) }
+    }
+
+    impl Scheduler {
+        fn tokens(&mut self, needs: &[Need]) -> Vec<usize> {
+            let Plan { tokens, chunk } = self.plan(needs, None);
+            assert_eq!(chunk, None);
+            tokens
+        }
     }
 
     /// Gives the prompts among `needs` what was planned for them; says which got something.
@@ -144,7 +186,7 @@ mod tests {
             let served = need.remaining > 0 && tokens > 0;
             if served {
                 let (position, remaining) = (need.position + tokens, need.remaining - tokens);
-                *need = Need { position, remaining, served: step, ..*need };
+                *need = Need { position, remaining, urgency: remaining, served: step, ..*need };
             }
             served
         };
@@ -155,7 +197,7 @@ mod tests {
     fn simulate(scheduler: &mut Scheduler, needs: &mut [Need]) -> Vec<u64> {
         let mut done = vec![0; needs.len()];
         for step in 1.. {
-            let tokens = scheduler.plan(needs, 0);
+            let tokens = scheduler.tokens(needs);
             for (done, served) in done.iter_mut().zip(read(needs, &tokens, step)) {
                 *done = if served { step } else { *done };
             }
@@ -167,30 +209,50 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_prompt_gets_the_whole_chunk_and_a_shared_one_what_the_time_allows() {
+    fn a_prompt_gets_what_the_time_allows() {
         let mut fast = paced(512, 100_000);
-        assert_eq!(fast.plan(&[prompt(5000)], 0), [512]);
-        assert_eq!(fast.plan(&[prompt(5000), GENERATES], 0), [512, 1]);
+        assert_eq!(fast.tokens(&[prompt(5000)]), [512]);
+        assert_eq!(fast.tokens(&[prompt(5000), GENERATES]), [512, 1]);
         let mut slow = paced(512, 40);
-        assert_eq!(slow.plan(&[prompt(5000)], 0), [160]);
-        assert_eq!(slow.plan(&[prompt(5000), GENERATES], 0), [10, 1]);
-        assert_eq!(slow.plan(&[prompt(5000)], 3), [10]);
-        assert_eq!(paced(512, 1).plan(&[prompt(5000), GENERATES], 0), [LEAST_CHUNK, 1]);
+        assert_eq!(slow.tokens(&[prompt(5000)]), [10]);
+        assert_eq!(slow.tokens(&[prompt(5000), GENERATES]), [10, 1]);
+        assert_eq!(paced(512, 1).tokens(&[prompt(5000), GENERATES]), [LEAST_CHUNK, 1]);
     }
 
     #[test]
     fn the_first_step_is_careful() {
-        assert_eq!(Scheduler::new(512, false).plan(&[prompt(5000)], 0), [16]);
-        assert_eq!(Scheduler::new(4, false).plan(&[prompt(5000)], 0), [4]);
+        assert_eq!(Scheduler::new(512, false, false).tokens(&[prompt(5000)]), [16]);
+        assert_eq!(Scheduler::new(4, false, false).tokens(&[prompt(5000)]), [4]);
+    }
+
+    /// What a step's time is too short for is read in slices, as much at once as a chunk holds.
+    #[test]
+    fn a_backend_that_can_pause_reads_whole_chunks() {
+        let mut slow = pausable(512, 40);
+        let begun = |tokens: &[usize], index, count| Plan { tokens: tokens.to_vec(), chunk: Some((index, count)) };
+        assert_eq!(slow.plan(&[prompt(5000)], None), begun(&[0], 0, 512));
+        assert_eq!(slow.plan(&[GENERATES, prompt(300)], None), begun(&[1, 0], 1, 300));
+        let stopping = Need { stop: 70, ..prompt(5000) };
+        assert_eq!(slow.plan(&[stopping, prompt(6000)], None), begun(&[0, 0], 0, 70));
+        // Ten tokens are a step.
+        assert_eq!(slow.tokens(&[prompt(10), prompt(5000)]), [10, 0]);
+        // While one is under way, others go on, and prompts that are nearer their end.
+        let needs = [prompt(5000), GENERATES, prompt(300), prompt(6000)];
+        assert_eq!(slow.plan(&needs, Some(0)), Plan { tokens: vec![0, 1, 10, 0], chunk: None });
+        assert_eq!(slow.plan(&needs[..1], Some(0)), Plan { tokens: vec![0], chunk: None });
+        let mut fast = pausable(512, 100_000);
+        assert_eq!(fast.tokens(&[prompt(5000), GENERATES]), [512, 1]);
+        assert_eq!(Scheduler::new(512, false, true).plan(&[prompt(5000)], None), begun(&[0], 0, 512));
+        assert_eq!(Scheduler::new(512, true, true).tokens(&[prompt(5000)]), [512]);
     }
 
     /// With a step of 100 ms plus 5 ms a token, 30 tokens take 250 ms.
     #[test]
     fn chunks_settle_at_the_time_of_a_step() {
-        let mut scheduler = Scheduler::new(512, false);
+        let mut scheduler = Scheduler::new(512, false, false);
         let mut tokens = 0;
         for _ in 0..30 {
-            tokens = scheduler.plan(&[prompt(100_000), GENERATES], 0)[0];
+            tokens = scheduler.tokens(&[prompt(100_000), GENERATES])[0];
             scheduler.measured(tokens, Duration::from_millis(100 + 5 * tokens as u64));
         }
         assert!((27..=31).contains(&tokens), "{tokens}");
@@ -201,15 +263,15 @@ mod tests {
     fn a_tiny_chunk_does_not_spoil_the_pace() {
         let mut scheduler = paced(512, 10_000);
         scheduler.measured(1, Duration::from_millis(100));
-        assert_eq!(scheduler.plan(&[prompt(5000), GENERATES], 0), [512, 1]);
+        assert_eq!(scheduler.tokens(&[prompt(5000), GENERATES]), [512, 1]);
     }
 
     #[test]
     fn the_rest_of_a_budget_goes_to_the_next_prompt_unless_it_is_a_scrap() {
         let mut scheduler = paced(64, 1_000_000);
-        assert_eq!(scheduler.plan(&[prompt(1000), prompt(20)], 0), [44, 20]);
-        assert_eq!(scheduler.plan(&[prompt(1000), prompt(60)], 0), [0, 60]);
-        assert_eq!(scheduler.plan(&[prompt(62), prompt(60)], 0), [0, 60]);
+        assert_eq!(scheduler.tokens(&[prompt(1000), prompt(20)]), [44, 20]);
+        assert_eq!(scheduler.tokens(&[prompt(1000), prompt(60)]), [0, 60]);
+        assert_eq!(scheduler.tokens(&[prompt(62), prompt(60)]), [0, 60]);
     }
 
     #[test]
@@ -219,15 +281,24 @@ mod tests {
         assert!(done[1] <= 3 && done[2] <= 9, "{done:?}");
     }
 
+    /// A long prompt that a short request waits for is as urgent as that one.
+    #[test]
+    fn who_is_waited_for_goes_as_first_as_who_waits() {
+        let mut scheduler = paced(64, 1_000_000);
+        let waited_for = Need { urgency: 100, ..prompt(10_000) };
+        assert_eq!(scheduler.tokens(&[prompt(300), waited_for, prompt(5000)]), [0, 64, 0]);
+        assert_eq!(scheduler.tokens(&[prompt(90), waited_for]), [64, 0]);
+    }
+
     /// Whenever the short prompt is read, another takes its place.
     #[test]
     fn a_stream_of_short_prompts_does_not_starve_long_ones() {
         for uniform in [false, true] {
-            let mut scheduler = Scheduler::new(64, uniform);
+            let mut scheduler = Scheduler::new(64, uniform, false);
             scheduler.measured(1_000_000, Duration::from_secs(1));
             let mut long = [prompt(640), prompt(640)];
             let ended = (1..=160).find(|&step| {
-                let tokens = scheduler.plan(&[long[0], long[1], Need { served: step, ..prompt(64) }], 5);
+                let tokens = scheduler.tokens(&[long[0], long[1], Need { served: step, ..prompt(64) }]);
                 read(&mut long, &tokens, step);
                 long.iter().all(|need| need.remaining == 0)
             });
@@ -244,33 +315,36 @@ mod tests {
     proptest! {
         #[test]
         fn any_plan_is_sound(
-            needs in prop::collection::vec((0usize..5000, 0usize..5000, 1usize..5000, 0u64..50), 1..9),
+            needs in prop::collection::vec((0usize..5000, 0usize..5000, 1usize..5000, 0u64..50, 0usize..5000), 1..9),
             chunk in 1usize..600,
             rate in prop::option::of(0usize..100_000),
-            waiting in 0usize..3,
             uniform: bool,
+            pausable: bool,
+            under_way in prop::option::of(0usize..9),
             turns in 1usize..6,
         ) {
             let needs: Vec<Need> =
-                needs.into_iter().map(|(position, remaining, stop, served)| {
+                needs.into_iter().map(|(position, remaining, stop, served, urgency)| {
                     // A snapshot of a backend that depends on chunks lies at the end of one.
                     let stop = if uniform { (position + stop).next_multiple_of(chunk) - position } else { stop };
-                    Need { position, remaining, stop, served }
+                    Need { position, remaining, urgency: urgency.min(remaining), stop, served }
                 }).collect();
-            let mut scheduler = Scheduler::new(chunk, uniform);
+            let under_way = under_way.filter(|&index| pausable && !uniform && needs.get(index).is_some_and(|n| n.remaining > 0));
+            let mut scheduler = Scheduler::new(chunk, uniform, pausable);
             if let Some(rate) = rate {
                 scheduler.measured(rate, Duration::from_secs(1));
             }
             for _ in 0..turns {
-                let tokens = scheduler.plan(&needs, waiting);
+                let Plan { tokens, chunk: begun } = scheduler.plan(&needs, under_way);
                 prop_assert_eq!(tokens.len(), needs.len());
                 let mut prefill = 0;
-                for (need, &tokens) in needs.iter().zip(&tokens) {
+                for (index, (need, &tokens)) in needs.iter().zip(&tokens).enumerate() {
                     if need.remaining == 0 {
                         prop_assert_eq!(tokens, 1);
                         continue;
                     }
                     prop_assert!(tokens <= need.remaining.min(need.stop));
+                    prop_assert!(tokens == 0 || Some(index) != under_way);
                     if uniform && tokens > 0 {
                         let end = need.position + tokens;
                         prop_assert!(tokens == need.remaining || end % chunk == 0);
@@ -278,7 +352,12 @@ mod tests {
                     prefill += tokens;
                 }
                 prop_assert!(prefill <= chunk);
-                prop_assert!(prefill > 0 || needs.iter().all(|need| need.remaining == 0));
+                if let Some((index, tokens)) = begun {
+                    prop_assert!(pausable && !uniform && under_way.is_none() && prefill == 0);
+                    prop_assert!((1..=chunk.min(needs[index].remaining).min(needs[index].stop)).contains(&tokens));
+                }
+                let some = prefill > 0 || begun.is_some() || under_way.is_some();
+                prop_assert!(some || needs.iter().all(|need| need.remaining == 0));
             }
         }
     }

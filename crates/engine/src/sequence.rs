@@ -81,10 +81,17 @@ impl<S> Sequence<S> {
         self.job.events.cancelled()
     }
 
-    /// What the scheduler must know.
-    pub(crate) fn need(&self) -> Need {
+    /// For asking whether it is cancelled while its state is in use.
+    pub(crate) fn events(&self) -> Events {
+        self.job.events.clone()
+    }
+
+    /// What the scheduler must know; the shortest prompt that waits for this one has `waiting` tokens, if there is one.
+    pub(crate) fn need(&self, waiting: Option<usize>) -> Need {
         let stop = self.stops.first().map_or(usize::MAX, |stop| stop - self.position);
-        Need { position: self.position, remaining: self.remaining(), stop, served: self.served }
+        let remaining = self.remaining();
+        let urgency = waiting.map_or(remaining, |prompt| remaining.min(prompt - self.position));
+        Need { position: self.position, remaining, urgency, stop, served: self.served }
     }
 
     pub(crate) fn prompt(&self) -> &[u32] {

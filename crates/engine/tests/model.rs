@@ -143,7 +143,8 @@ fn warm_replies_are_cold_ones() {
     let cold: Vec<_> = requests.iter().map(|request| complete(submit(&lone, request))).collect();
     for chunk in [1, 13, 512] {
         let directory = tempfile::tempdir().expect("a directory");
-        let disk = DiskOptions { directory: directory.path().to_owned(), bytes: 1 << 30, model: b"tiny".to_vec() };
+        let disk =
+            DiskOptions { spacing: 10, ..DiskOptions::new(directory.path().to_owned(), 1 << 30, b"tiny".to_vec()) };
         let cache = CacheOptions { interval: 50, spacing: 10, disk: Some(disk), ..CacheOptions::new(1 << 30) };
         let options = || Options { prefill_chunk: chunk, cache: cache.clone(), ..Options::new(VOCABULARY) };
         for life in 0..2 {
@@ -183,6 +184,38 @@ fn memory_is_flat_over_many_requests() {
     }
     assert!(engine.stats().cache.evictions > 20, "{:?}", engine.stats().cache);
     assert!(most[1] <= most[0] + most[0] / 20, "{most:?}");
+}
+
+/// The same prompt of 32K tokens again: nothing but its last token is read, and how long that takes beside a prompt of one
+/// token. `cargo test --release -p lily-engine --test model -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn first_token_of_a_cached_prompt() {
+    const LENGTH: usize = 32_000;
+    let checkpoint = Arc::new(Checkpoint::embedded().expect("the embedded checkpoint is sound"));
+    let backend = CpuBackend::new(checkpoint, lily_cpu::Options { threads: 2, max_context: 32_768, simd: None });
+    let boundaries = vec![VOCABULARY as u32 - 1];
+    let cache = CacheOptions { boundaries: boundaries.clone(), ..CacheOptions::new(1 << 30) };
+    let engine = Engine::start(backend.expect("a backend"), Options { cache, ..Options::new(VOCABULARY) });
+    // As in ChatML the last message begins a few tokens before the end.
+    let mut prompt = text(0, 1, LENGTH);
+    prompt.iter_mut().for_each(|token| *token %= boundaries[0]);
+    prompt[LENGTH - 4] = boundaries[0];
+    let first_token = |prompt: &[u32]| {
+        let began = std::time::Instant::now();
+        let mut reply = submit(&engine, &Request::new(prompt.to_vec(), 1));
+        let Some(Event::Started { cached_tokens }) = reply.blocking_recv() else { panic!("no start") };
+        while !matches!(reply.blocking_recv(), Some(Event::Token(_))) {}
+        let time = began.elapsed();
+        while reply.blocking_recv().is_some() {}
+        (cached_tokens, time)
+    };
+    println!("cold: {:?}", first_token(&prompt).1);
+    for _ in 0..5 {
+        let (cached, time) = first_token(&prompt);
+        println!("cached: {time:?}, one token: {:?}", first_token(&[7]).1);
+        assert_eq!(cached, LENGTH - 1);
+    }
 }
 
 /// A conversation in turns, as a server sends it.

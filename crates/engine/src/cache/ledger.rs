@@ -17,6 +17,11 @@ impl Ledger {
         self.bytes
     }
 
+    /// Bytes of those of these that nobody holds yet.
+    pub(crate) fn missing(&self, pieces: &[Piece]) -> u64 {
+        pieces.iter().filter(|piece| !self.holders.contains_key(&piece.id)).map(|piece| piece.bytes).sum()
+    }
+
     /// Somebody holds these.
     pub(crate) fn add(&mut self, pieces: &[Piece]) {
         for piece in pieces {
@@ -54,6 +59,7 @@ mod tests {
         ledger.add(&[piece(1), piece(2)]);
         ledger.add(&[piece(2), piece(3)]);
         assert_eq!(ledger.bytes(), 30);
+        assert_eq!(ledger.missing(&[piece(1), piece(3), piece(4), piece(5)]), 20);
         ledger.remove(&[piece(1), piece(2)]);
         assert_eq!(ledger.bytes(), 20);
         ledger.remove(&[piece(2), piece(3)]);

@@ -11,35 +11,42 @@
 //!   another conversation with the same system prompt goes on from there, and one that was edited;
 //! - before the last message begins, at any distance: the next turn may hold another text than was generated, thinking
 //!   that was left out for example, but agrees up to there;
-//! - every [`interval`](CacheOptions::interval) tokens, not within `spacing` of another place; of a prompt for which these
-//!   would take more than half of the memory, fewer, by doubling the interval;
-//! - before the last token of a prompt, if `spacing` or more after all others: for the same prompt once more;
+//! - every [`interval`](CacheOptions::interval) tokens, not within `spacing` of another place;
+//! - before the last token of a prompt of which `spacing` or more are read: the same prompt once more is a step of one token;
 //! - where another request that waits for this one leaves it (see below);
 //! - at the end of a reply, or wherever a client left it: the state is there and costs nothing to keep.
+//!
+//! Of a prompt whose snapshots would take more than half of the memory there are fewer, by doubling both distances.
 //!
 //! A backend whose results depend on how prompts are cut gets snapshots only at multiples of its chunk, and none of states
 //! that have read generated tokens: elsewhere a resumed sequence would be cut differently from a fresh one.
 //!
 //! # What they take
 //! [`bytes`](CacheOptions::bytes) bounds all pieces of memory that snapshots hold, each counted once, the runs of tokens,
-//! and what waits to be written to disk. Room is made before a snapshot is taken; the least recently used goes first. A
-//! backend that shares a pool between sequences and snapshots may find it full for a step: then snapshots go too, one by one,
-//! until the step goes through.
+//! what waits to be written to disk, and what is being read from there. Room is made before a snapshot is taken; the least
+//! recently used goes first, where of a conversation that is used also those count that others build on, its system prompt
+//! for example. What cannot go, because the disk has it under way, is never so much that a promise could not be kept: a
+//! write or a read that would be too much is not begun. A backend that shares a pool between sequences and snapshots may
+//! find it full for a step: then snapshots go too, one by one, until the step goes through.
 //!
 //! # Requests side by side
 //! A request whose prompt begins as that of one that is being read waits for it, if it saves `spacing` tokens, and goes on
-//! from the snapshot at the last place they share. It waits only for sequences that read; those never wait.
+//! from the snapshot at the last place they share. It waits only for sequences that read; those never wait. Whoever is
+//! waited for is as urgent as whoever waits, and who waits takes no other request's place.
 //!
 //! # On disk
-//! A snapshot that is `spacing` tokens or more past the nearest one on disk is written, by a thread of its own, with only
-//! the keys and values since that one. What comes while several wait is not written, unless it is still the last one used when one of them is done. Files
-//! are removed least recently used first, never one that another builds on. `disk` has the format, `tier` the
-//! book-keeping.
+//! A snapshot that is [`DiskOptions::spacing`] tokens or more past the nearest one on disk is written, by a thread of its
+//! own, with only the keys and values since that one; not one that a client left behind by going. What comes while several
+//! wait is not written, unless it is still the last one used when one of them is done, and after a write that failed the next
+//! ones are left out, each time twice as many. Files are removed least recently used first, never one that another builds on.
+//! A request waits for the disk, up to [`DiskOptions::patience`]. `disk` has the format, `tier` the book-keeping.
 
 mod disk;
 mod ledger;
 mod options;
 mod stops;
+#[cfg(test)]
+mod tests;
 mod tier;
 mod tree;
 
@@ -50,6 +57,7 @@ use lily_backend::Piece;
 use ledger::Ledger;
 pub use options::{CacheOptions, CacheStats, DiskOptions};
 pub(crate) use stops::Places;
+pub(crate) use tier::Reading;
 use tier::{OnDisk, Tier};
 pub(crate) use tree::Id;
 use tree::Tree;
@@ -60,6 +68,8 @@ struct Held<S> {
     pieces: Vec<Piece>,
     /// Its place in the order of use.
     used: u64,
+    /// Whether it may be written to disk.
+    outlives: bool,
 }
 
 /// What a node has; one or both.
@@ -101,7 +111,12 @@ pub(crate) struct Cache<S> {
     /// Bytes that taking a snapshot allocates.
     snapshot_bytes: u64,
     tree: Tree<Entry<S>>,
+    /// All pieces that are held, for whatever reason.
     ledger: Ledger,
+    /// Those among them that the disk's threads use.
+    in_use: Ledger,
+    /// Bytes that are being read from disk.
+    arriving: u64,
     /// Snapshots in memory, the least recently used first.
     order: BTreeMap<u64, Id>,
     clock: u64,
@@ -116,6 +131,8 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             snapshot_bytes,
             tree: Tree::new(),
             ledger: Ledger::default(),
+            in_use: Ledger::default(),
+            arriving: 0,
             order: BTreeMap::new(),
             clock: 0,
             tier: None,
@@ -125,7 +142,12 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
 
     /// Bytes that its memory takes.
     fn bytes(&self) -> u64 {
-        self.ledger.bytes() + self.tree.bytes()
+        self.ledger.bytes() + self.arriving + self.tree.bytes()
+    }
+
+    /// Whether so many bytes more can be had beside what cannot be let go. Of the tree some could be, but seldom much.
+    fn has_room(&self, bytes: u64) -> bool {
+        (self.in_use.bytes() + self.arriving + self.tree.bytes()).saturating_add(bytes) <= self.options.bytes
     }
 
     pub(crate) fn stats(&self) -> CacheStats {
@@ -170,38 +192,48 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.stats.cached_tokens += cached as u64;
     }
 
-    /// Whether a snapshot after these tokens is worth taking; if so, there is room for it.
-    pub(crate) fn wants(&mut self, tokens: &[u32]) -> bool {
-        if self.snapshot_bytes > self.options.bytes || tokens.is_empty() {
+    /// Whether a snapshot after these tokens is worth taking; if so, there is room for it. One that is there already may
+    /// from now on be written, if that is asked.
+    pub(crate) fn wants(&mut self, tokens: &[u32], outlives: bool) -> bool {
+        if tokens.is_empty() {
             return false;
         }
         let held = self.tree.find(tokens).filter(|&id| self.tree.get(id).is_some_and(|entry| entry.memory.is_some()));
         if let Some(id) = held {
             self.touch(id);
+            if let Some(held) = self.tree.get_mut(id).and_then(|entry| entry.memory.as_mut()) {
+                held.outlives |= outlives;
+            }
             self.keep_on_disk(id, tokens);
+            return false;
+        }
+        if !self.has_room(self.snapshot_bytes + size_of_val(tokens) as u64) {
             return false;
         }
         self.make_room(self.snapshot_bytes);
         true
     }
 
-    /// Keeps a snapshot of these tokens, of which there is at least one.
-    pub(crate) fn insert(&mut self, tokens: &[u32], snapshot: S, pieces: Vec<Piece>) {
-        if pieces.iter().map(|piece| piece.bytes).sum::<u64>() > self.options.bytes {
+    /// Keeps a snapshot of these tokens, of which there is at least one, if it can have the room; on disk too if it
+    /// `outlives` the process.
+    pub(crate) fn insert(&mut self, tokens: &[u32], snapshot: S, pieces: Vec<Piece>, outlives: bool) {
+        let run = size_of_val(tokens) as u64;
+        if !self.has_room(self.in_use.missing(&pieces) + run) {
             return;
         }
+        self.make_room(self.ledger.missing(&pieces) + run);
         let id = self.tree.insert(tokens, Entry::new(tokens.len()));
-        self.hold(id, snapshot, pieces);
-        self.keep_on_disk(id, tokens);
+        self.hold(id, snapshot, pieces, outlives);
         self.make_room(0);
+        self.keep_on_disk(id, tokens);
     }
 
     /// Puts a snapshot in memory, unless there is one.
-    fn hold(&mut self, id: Id, snapshot: S, pieces: Vec<Piece>) {
+    fn hold(&mut self, id: Id, snapshot: S, pieces: Vec<Piece>, outlives: bool) {
         let used = self.tick();
         let Some(entry) = self.tree.get_mut(id).filter(|entry| entry.memory.is_none()) else { return };
         self.ledger.add(&pieces);
-        entry.memory = Some(Held { snapshot, pieces, used });
+        entry.memory = Some(Held { snapshot, pieces, used, outlives });
         self.order.insert(used, id);
     }
 
@@ -210,13 +242,17 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.clock
     }
 
-    /// Makes a node the most recently used one, of those in memory and of those on disk.
+    /// Makes a node the most recently used one, of those in memory and of those on disk; right before it come those that
+    /// others build on too.
     fn touch(&mut self, id: Id) {
-        let now = self.tick();
-        if let Some(held) = self.tree.get_mut(id).and_then(|entry| entry.memory.as_mut()) {
-            self.order.remove(&held.used);
-            held.used = now;
-            self.order.insert(now, id);
+        let shared = self.tree.shared(id);
+        for id in shared.into_iter().rev().chain([id]) {
+            let now = self.tick();
+            if let Some(held) = self.tree.get_mut(id).and_then(|entry| entry.memory.as_mut()) {
+                self.order.remove(&held.used);
+                held.used = now;
+                self.order.insert(now, id);
+            }
         }
         self.touch_on_disk(id);
     }

@@ -1,6 +1,7 @@
 //! What the cache may take, and its counters.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// How much is kept of what prompts and replies have been read, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,7 +12,7 @@ pub struct CacheOptions {
     pub boundaries: Vec<u32>,
     /// And the state every so many tokens; at least 1.
     pub interval: usize,
-    /// Fewer tokens than these are read again rather than kept, waited for or written to disk; at least 1.
+    /// Fewer tokens than these are read again rather than kept or waited for; at least 1.
     pub spacing: usize,
     /// A second tier that outlives the process.
     pub disk: Option<DiskOptions>,
@@ -40,6 +41,19 @@ pub struct DiskOptions {
     pub bytes: u64,
     /// Tells checkpoints apart: whatever decides what the model computes, its sizes and weights.
     pub model: Vec<u8>,
+    /// Fewer tokens than these past what is in another file get none of their own; at least 1. A file has a whole state
+    /// beside them, 61 MiB at the 35B.
+    pub spacing: usize,
+    /// How long a request waits for the disk at most; then it begins with what is in memory.
+    pub patience: Duration,
+}
+
+impl DiskOptions {
+    /// A file every 1,024 tokens at most, and a minute's patience.
+    #[must_use]
+    pub fn new(directory: PathBuf, bytes: u64, model: Vec<u8>) -> Self {
+        Self { directory, bytes, model, spacing: 1024, patience: Duration::from_secs(60) }
+    }
 }
 
 /// What the cache holds and has done.
@@ -65,6 +79,8 @@ pub struct CacheStats {
     pub disk_bytes: u64,
     /// Snapshots written since the start.
     pub disk_writes: u64,
+    /// Bytes of them.
+    pub disk_written_bytes: u64,
     /// Snapshots read back.
     pub disk_reads: u64,
     /// Files removed to make room.

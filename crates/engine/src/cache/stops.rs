@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+/// The last message's beginning and the last token: however little room there is.
+const AT_THE_END: usize = 2;
+
 /// What decides it.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
@@ -13,7 +16,7 @@ pub(crate) struct Places {
     pub(crate) spacing: usize,
     /// Snapshots are only right at multiples of this: 1, or the chunk of a backend that depends on chunks.
     pub(crate) grain: usize,
-    /// The most snapshots that are taken for the interval's sake alone.
+    /// The most that are taken of one prompt, but at least those at its end.
     pub(crate) most: usize,
 }
 
@@ -28,31 +31,46 @@ impl Places {
                 begins.push(position);
             }
         }
+        let (mut spacing, mut interval) = (self.spacing, self.interval);
+        loop {
+            let stops = self.spread(&begins, (from, last), spacing, interval);
+            if stops.len() <= self.most.max(AT_THE_END) {
+                return stops.into_iter().collect();
+            }
+            (spacing, interval) = (spacing * 2, interval * 2);
+        }
+    }
+
+    /// Stops so far apart; `begins` are the places before messages, `last` is the last possible one.
+    fn spread(
+        &self,
+        begins: &[usize],
+        (from, last): (usize, usize),
+        spacing: usize,
+        interval: usize,
+    ) -> BTreeSet<usize> {
         let mut stops = BTreeSet::new();
         let mut previous = from;
-        for &position in &begins {
-            if position >= previous + self.spacing {
+        for &position in begins {
+            if position >= previous + spacing {
                 stops.insert(position);
                 previous = position;
             }
         }
         // Where the reply begins, whatever it costs: what a client sends back of the reply may differ from what it was.
         stops.extend(begins.last());
-        if last >= stops.last().copied().unwrap_or(from) + self.spacing {
+        // The same prompt once more, if that saves more than a step of its own costs now.
+        if last >= from + self.spacing {
             stops.insert(last);
-        }
-        let mut interval = self.interval;
-        while (last - from.min(last)) / interval > self.most {
-            interval *= 2;
         }
         for position in (from / interval * interval + interval..=last).step_by(interval) {
             let before = stops.range(..=position).next_back().copied().unwrap_or(from);
             let after = stops.range(position..).next().copied().unwrap_or(usize::MAX);
-            if position >= before + self.spacing && after - position >= self.spacing {
+            if position >= before + spacing && after - position >= spacing {
                 stops.insert(position);
             }
         }
-        stops.into_iter().collect()
+        stops
     }
 }
 
@@ -78,11 +96,12 @@ mod tests {
         assert_eq!(stops(350, &[], 0), [100, 200, 300, 349]);
         assert_eq!(stops(350, &[], 120), [200, 300, 349]);
         assert_eq!(stops(310, &[], 0), [100, 200, 309], "too near the end");
-        assert_eq!(stops(60, &[0, 30, 57], 0), [30, 57]);
-        assert_eq!(stops(60, &[0, 30, 40, 57], 0), [30, 57]);
+        assert_eq!(stops(60, &[0, 30, 57], 0), [30, 57, 59]);
+        assert_eq!(stops(60, &[0, 30, 57], 45), [57], "too little for a step of its own");
+        assert_eq!(stops(60, &[0, 30, 40, 57], 0), [30, 57, 59]);
         assert_eq!(stops(60, &[0, 5], 0), [5, 59]);
         assert_eq!(stops(60, &[0, 5], 5), [59]);
-        assert_eq!(stops(250, &[0, 90, 210, 245], 0), [90, 210, 245]);
+        assert_eq!(stops(250, &[0, 90, 210, 245], 0), [90, 210, 245, 249]);
         assert_eq!(stops(12, &[0, 10], 9), [10], "the last boundary counts at any distance");
         assert_eq!(stops(1, &[0], 0), []);
     }
@@ -91,6 +110,11 @@ mod tests {
     fn long_prompts_take_no_more_than_their_share() {
         let places = Places { most: 3, ..places() };
         assert_eq!(places.stops(&prompt(1000, &[]), 0), [400, 800, 999]);
+        // Many short messages, of which those stay that are far enough apart.
+        let begins: Vec<usize> = (0..1000).step_by(25).collect();
+        assert_eq!(places.stops(&prompt(1000, &begins), 0), [650, 975, 999]);
+        let places = Places { most: 9, ..places };
+        assert_eq!(places.stops(&prompt(1000, &begins), 0), [175, 350, 525, 700, 875, 975, 999]);
     }
 
     proptest! {
@@ -106,6 +130,7 @@ mod tests {
             let stops = places.stops(&prompt(length, &begins), from);
             prop_assert!(stops.is_sorted_by(|a, b| a < b));
             prop_assert!(stops.iter().all(|&stop| stop > from && stop < length && stop.is_multiple_of(grain)));
+            prop_assert!(stops.len() <= most.max(2));
         }
     }
 }

@@ -7,12 +7,16 @@ use std::time::SystemTime;
 
 use lily_backend::{Archive, Piece};
 
-use super::disk::{self, Contents, Disk, Done, Folder, Found, Header, Key, NO_PARENT, Read, Stranger, Write};
+use super::disk::{
+    self, Contents, Disk, Done, Folder, Found, Header, Key, NO_PARENT, Read, Stranger, Write, WriteFailure,
+};
 use super::tree::Id;
 use super::{Cache, CacheStats, DiskOptions, Entry};
 
 /// Snapshots that may wait to be written.
 const QUEUE: usize = 4;
+/// After so many failures in a row the number of snapshots that are not written doubles no more.
+const MOST_DOUBLINGS: u32 = 6;
 
 /// A node's file.
 pub(super) struct OnDisk {
@@ -24,8 +28,25 @@ pub(super) struct OnDisk {
     children: u32,
     /// Its place in the order of use.
     used: u64,
-    /// Not there yet.
-    writing: bool,
+    /// The number of the write that is to make it; `None` once it is there.
+    writing: Option<u64>,
+}
+
+/// What a read that is under way holds: the bytes that it will bring, and the pieces that it builds on.
+struct Arriving {
+    bytes: u64,
+    base: Vec<Piece>,
+}
+
+/// What came of the wish to read a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// It is under way.
+    UnderWay,
+    /// There is no room beside what else the disk has under way.
+    NoRoomNow,
+    /// There is no room.
+    NoRoom,
 }
 
 /// The second tier.
@@ -34,6 +55,7 @@ pub(super) struct Tier<S> {
     archive: Arc<dyn Archive<S>>,
     fingerprint: Key,
     limit: u64,
+    spacing: usize,
     /// Bytes of all files, strangers' too and those that are being written.
     bytes: u64,
     files: HashSet<Id>,
@@ -41,11 +63,27 @@ pub(super) struct Tier<S> {
     strangers: Vec<Stranger>,
     /// Snapshots that wait to be written.
     waiting: usize,
+    /// And their keys, each as often as it is among them.
+    keys: HashMap<Key, u32>,
     /// Snapshots that are being read.
-    reading: HashSet<Id>,
+    reading: HashMap<Id, Arriving>,
+    /// Writes so far.
+    writes: u64,
+    /// Reads and writes that have ended, well or not.
+    done: u64,
+    /// Writes that failed since one went well.
+    failures: u32,
+    /// Snapshots still to be left out for that.
+    left_out: u32,
 }
 
 impl<S> Tier<S> {
+    /// Whether nothing is under way.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting == 0 && self.reading.is_empty()
+    }
+
     /// Adds what the tier holds.
     pub(super) fn count(&self, stats: &mut CacheStats) {
         // Among those that wait may be some whose file was given up with the one it builds on.
@@ -66,23 +104,29 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         options: &DiskOptions,
         archive: Arc<dyn Archive<S>>,
         grain: usize,
-        wake: impl Fn() + Send + 'static,
+        wake: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<()> {
         let fingerprint = fingerprint(&options.model, &archive.format(), grain);
         let folder = Folder::open(&options.directory)?;
-        let Contents { mut found, mut strangers, removed } = folder.scan(&fingerprint)?;
-        self.stats.disk_errors += removed;
+        let Contents { mut found, mut strangers, bad } = folder.scan(&fingerprint)?;
+        self.stats.disk_errors += bad;
         strangers.sort_by_key(|stranger| std::cmp::Reverse(stranger.used));
         self.tier = Some(Tier {
             disk: Disk::start(folder, Arc::clone(&archive), wake)?,
             archive,
             fingerprint,
             limit: options.bytes,
+            spacing: options.spacing.max(1),
             bytes: strangers.iter().map(|stranger| stranger.bytes).sum(),
             files: HashSet::new(),
             strangers,
             waiting: 0,
-            reading: HashSet::new(),
+            keys: HashMap::new(),
+            reading: HashMap::new(),
+            writes: 0,
+            done: 0,
+            failures: 0,
+            left_out: 0,
         });
         // Parents are shorter than their children.
         found.sort_by_key(|found| found.header.length);
@@ -109,6 +153,8 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             }
         }
         self.make_room_on_disk(0, None);
+        // Files whose tokens alone would fill the memory are of no use.
+        while self.tree.bytes() > self.options.bytes / 2 && self.drop_least_recently_used_file(None) {}
         Ok(())
     }
 
@@ -135,11 +181,11 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             return None;
         }
         let id = self.tree.insert(&all, Entry::new(length));
-        self.add_file(id, header, parent, false);
+        self.add_file(id, header, parent, None);
         Some(id)
     }
 
-    fn add_file(&mut self, id: Id, header: Header, parent: Option<Id>, writing: bool) {
+    fn add_file(&mut self, id: Id, header: Header, parent: Option<Id>, writing: Option<u64>) {
         let used = self.tick();
         let bytes = header.file_bytes().unwrap_or(u64::MAX);
         let Some(tier) = &mut self.tier else { return };
@@ -162,7 +208,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     /// Whether a node can be read from disk into memory.
     pub(super) fn readable(&self, entry: &Entry<S>) -> bool {
         let fits = |tier: &Tier<S>| tier.archive.memory_bytes(entry.length) <= self.options.bytes;
-        entry.disk.as_ref().is_some_and(|on_disk| !on_disk.writing) && self.tier.as_ref().is_some_and(fits)
+        entry.disk.as_ref().is_some_and(|on_disk| on_disk.writing.is_none()) && self.tier.as_ref().is_some_and(fits)
     }
 
     /// Makes a node's file, and those it builds on, the most recently used ones.
@@ -171,7 +217,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         let mut at = Some(id);
         while let Some(on_disk) = at.and_then(|id| self.tree.get_mut(id)).and_then(|entry| entry.disk.as_mut()) {
             on_disk.used = now;
-            if let Some(tier) = self.tier.as_ref().filter(|_| !on_disk.writing) {
+            if let Some(tier) = self.tier.as_ref().filter(|_| on_disk.writing.is_none()) {
                 tier.disk.touch(on_disk.header.key);
             }
             at = on_disk.parent;
@@ -182,15 +228,20 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     pub(super) fn keep_on_disk(&mut self, id: Id, tokens: &[u32]) {
         let Some(entry) = self.tree.get(id) else { return };
         let (Some(tier), Some(held), None) = (&self.tier, &entry.memory, &entry.disk) else { return };
-        // What waits to be written cannot be let go.
-        if tier.waiting >= QUEUE || (tier.waiting as u64 + 1) * self.snapshot_bytes > self.options.bytes / 2 {
+        if !held.outlives || tier.waiting >= QUEUE {
             return;
         }
         let before = self.tree.path(&tokens[..tokens.len() - 1]);
         let parent = before.into_iter().rev().find(|&id| self.tree.get(id).is_some_and(|entry| entry.disk.is_some()));
         let parent_entry = parent.and_then(|id| self.tree.get(id));
         let from = parent_entry.map_or(0, |entry| entry.length);
-        if tokens.len() - from < self.options.spacing {
+        if tokens.len() - from < tier.spacing {
+            return;
+        }
+        // What waits to be written cannot be let go: of several together there is never more than half.
+        let pinned = self.in_use.missing(&held.pieces);
+        let crowded = tier.waiting > 0 && self.in_use.bytes() + pinned > self.options.bytes / 2;
+        if crowded || !self.has_room(pinned) {
             return;
         }
         let parent_key =
@@ -205,14 +256,27 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             state: tier.archive.state_bytes(),
         };
         let (snapshot, pieces) = (held.snapshot.clone(), held.pieces.clone());
+        if let Some(tier) = self.tier.as_mut().filter(|tier| tier.left_out > 0) {
+            tier.left_out -= 1;
+            return;
+        }
         if !self.make_room_on_disk(header.file_bytes().unwrap_or(u64::MAX), parent) {
             return;
         }
+        let Some(tier) = &mut self.tier else { return };
+        // One by the same name, of another version say, is replaced.
+        if let Some(index) = tier.strangers.iter().position(|stranger| stranger.key == header.key) {
+            tier.bytes -= tier.strangers.remove(index).bytes;
+        }
+        tier.waiting += 1;
+        tier.writes += 1;
+        *tier.keys.entry(header.key).or_default() += 1;
+        let number = tier.writes;
         self.ledger.add(&pieces);
-        self.add_file(id, header.clone(), parent, true);
-        if let Some(tier) = &mut self.tier {
-            tier.waiting += 1;
-            tier.disk.write(Write { id, header, tokens: tokens[from..].to_vec(), snapshot, pieces });
+        self.in_use.add(&pieces);
+        self.add_file(id, header.clone(), parent, Some(number));
+        if let Some(tier) = &self.tier {
+            tier.disk.write(Write { id, number, header, tokens: tokens[from..].to_vec(), snapshot, pieces });
         }
     }
 
@@ -230,21 +294,28 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
                 tier.bytes -= stranger.bytes;
                 tier.disk.remove(stranger.key);
                 self.stats.disk_evictions += 1;
-                continue;
+            } else if !self.drop_least_recently_used_file(keep) {
+                return false;
             }
-            let leaf = |&id: &Id| {
-                let on_disk = self.tree.get(id)?.disk.as_ref()?;
-                let free = on_disk.children == 0 && !on_disk.writing && !tier.reading.contains(&id) && Some(id) != keep;
-                free.then_some((on_disk.used, id))
-            };
-            let Some((_, id)) = tier.files.iter().filter_map(leaf).min() else { return false };
-            self.stats.disk_evictions += 1;
-            self.drop_file(id);
         }
     }
 
+    /// Of those that nothing builds on and nobody uses, and not `keep`; false if there is none.
+    fn drop_least_recently_used_file(&mut self, keep: Option<Id>) -> bool {
+        let Some(tier) = &self.tier else { return false };
+        let leaf = |&id: &Id| {
+            let on_disk = self.tree.get(id)?.disk.as_ref()?;
+            let used = on_disk.children > 0 || on_disk.writing.is_some() || tier.reading.contains_key(&id);
+            (!used && Some(id) != keep).then_some((on_disk.used, id))
+        };
+        let Some((_, id)) = tier.files.iter().filter_map(leaf).min() else { return false };
+        self.stats.disk_evictions += 1;
+        self.drop_file(id);
+        true
+    }
+
     /// Removes a node's file and all that build on it.
-    fn drop_file(&mut self, id: Id) {
+    pub(super) fn drop_file(&mut self, id: Id) {
         let Some(on_disk) = self.tree.get_mut(id).and_then(|entry| entry.disk.take()) else { return };
         if let Some(parent) = on_disk.parent.and_then(|id| self.tree.get_mut(id)).and_then(|entry| entry.disk.as_mut())
         {
@@ -255,7 +326,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             tier.files.remove(&id);
             tier.bytes -= on_disk.bytes;
             // One that is still to be written is removed when it has been.
-            if !on_disk.writing {
+            if on_disk.writing.is_none() {
                 tier.disk.remove(on_disk.header.key);
             }
             if on_disk.children > 0 {
@@ -271,22 +342,25 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.forget_if_empty(id);
     }
 
-    /// Begins to read a node's snapshot, if that is not under way.
-    pub(crate) fn read(&mut self, id: Id) {
+    /// Begins to read a node's snapshot, if that is not under way and there is room.
+    pub(crate) fn read(&mut self, id: Id) -> Reading {
         self.touch_on_disk(id);
-        let Some(length) = self.tree.get(id).map(|entry| entry.length) else { return };
         let path = self.tree.path(&self.tree.tokens(id));
         let base = path.into_iter().rev().find(|&id| self.tree.get(id).is_some_and(|entry| entry.memory.is_some()));
         if let Some(base) = base {
             self.touch(base);
         }
-        let Some(tier) = &mut self.tier else { return };
-        if !tier.reading.insert(id) {
-            return;
+        let (Some(tier), Some(length)) = (&self.tier, self.tree.get(id).map(|entry| entry.length)) else {
+            return Reading::NoRoom;
+        };
+        if tier.reading.contains_key(&id) {
+            return Reading::UnderWay;
         }
         let base = base.and_then(|id| self.tree.get(id));
         let base_length = base.map_or(0, |entry| entry.length);
-        let base = base.and_then(|entry| entry.memory.as_ref()).map(|held| held.snapshot.clone());
+        let held = base.and_then(|entry| entry.memory.as_ref());
+        let (base, pieces) = held.map(|held| (held.snapshot.clone(), held.pieces.clone())).unzip();
+        let pieces: Vec<Piece> = pieces.unwrap_or_default();
         let mut files = Vec::new();
         let mut at = Some(id);
         while let Some(node) = at
@@ -298,76 +372,151 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             at = on_disk.parent;
         }
         files.reverse();
-        let memory = tier.archive.memory_bytes(length);
-        tier.disk.read(Read { id, base, files });
-        // The rest is the base's.
-        let shared = self.tier.as_ref().map_or(0, |tier| tier.archive.history_bytes(0, base_length));
-        self.make_room(memory.saturating_sub(shared));
+        // What comes before the first of them is the base's.
+        let from = files.first().map_or(0, |(_, header)| header.from as usize);
+        let shared = tier.archive.memory_bytes(from).saturating_sub(tier.archive.memory_bytes(0));
+        let bytes = tier.archive.memory_bytes(length).saturating_sub(shared);
+        if !self.has_room(bytes + self.in_use.missing(&pieces)) {
+            let busy = tier.waiting > 0 || !tier.reading.is_empty();
+            return if busy { Reading::NoRoomNow } else { Reading::NoRoom };
+        }
+        self.ledger.add(&pieces);
+        self.in_use.add(&pieces);
+        self.arriving += bytes;
+        if let Some(tier) = &mut self.tier {
+            tier.reading.insert(id, Arriving { bytes, base: pieces });
+            tier.disk.read(Read { id, base, files });
+        }
+        self.make_room(0);
+        Reading::UnderWay
     }
 
     /// Whether a snapshot is being read.
     pub(crate) fn is_reading(&self, id: Id) -> bool {
-        self.tier.as_ref().is_some_and(|tier| tier.reading.contains(&id))
+        self.tier.as_ref().is_some_and(|tier| tier.reading.contains_key(&id))
     }
 
-    /// Takes in what the disk's thread has done; `pieces` is the backend's.
+    /// Reads and writes that have ended so far.
+    pub(crate) fn disk_done(&self) -> u64 {
+        self.tier.as_ref().map_or(0, |tier| tier.done)
+    }
+
+    /// Takes in what the disk's threads have done; `pieces` is the backend's.
     pub(crate) fn poll(&mut self, pieces: impl Fn(&S) -> Vec<Piece>) {
         let done = self.tier.as_ref().map_or_else(Vec::new, |tier| tier.disk.done());
         for done in done {
+            if let Some(tier) = &mut self.tier {
+                tier.done += 1;
+            }
             match done {
-                Done::Written { id, key, snapshot, pieces, written } => {
+                Done::Written { id, number, header, snapshot, pieces, result } => {
                     self.ledger.remove(&pieces);
+                    self.in_use.remove(&pieces);
                     drop(snapshot);
-                    self.written(id, key, written);
+                    self.written(id, number, &header, result);
                 }
-                Done::Read { id, result } => {
-                    if let Some(tier) = &mut self.tier {
-                        tier.reading.remove(&id);
-                    }
+                Done::Read { id, base, result } => {
+                    let arriving = self.tier.as_mut().and_then(|tier| tier.reading.remove(&id));
+                    let Arriving { bytes, base: pieces_of_base } =
+                        arriving.unwrap_or(Arriving { bytes: 0, base: Vec::new() });
+                    self.arriving -= bytes;
                     match result {
                         Ok(snapshot) => {
                             self.stats.disk_reads += 1;
                             let pieces = pieces(&snapshot);
-                            self.hold(id, snapshot, pieces);
-                            self.make_room(0);
+                            self.hold(id, snapshot, pieces, true);
                         }
-                        Err(useless) => {
+                        Err(failure) => {
                             self.stats.disk_errors += 1;
-                            self.drop_file(useless);
+                            if let Some(useless) = failure {
+                                self.drop_file(useless);
+                            }
                         }
+                    }
+                    self.ledger.remove(&pieces_of_base);
+                    self.in_use.remove(&pieces_of_base);
+                    drop(base);
+                    self.make_room(0);
+                }
+            }
+        }
+    }
+
+    /// Takes in what came of the write of that number.
+    fn written(&mut self, id: Id, number: u64, header: &Header, result: Result<(), WriteFailure>) {
+        let again = self.count_write(&header.key);
+        let own = self.tree.get_mut(id).and_then(|entry| entry.disk.as_mut());
+        let own = own.filter(|on_disk| on_disk.writing == Some(number));
+        match result {
+            Ok(()) => {
+                self.stats.disk_writes += 1;
+                self.stats.disk_written_bytes += header.file_bytes().unwrap_or(0);
+                if let Some(on_disk) = own {
+                    on_disk.writing = None;
+                } else if !again && !self.has_file(&header.key) {
+                    // It was given up meanwhile.
+                    self.remove_file(header.key);
+                }
+                if let Some(tier) = self.tier.as_mut().filter(|tier| tier.failures > 0) {
+                    (tier.failures, tier.left_out) = (0, 0);
+                    tracing::info!("snapshots are written to the cache directory again");
+                }
+                // What was used last may have found no place in the queue.
+                if let Some((_, &id)) = self.order.last_key_value() {
+                    let tokens = self.tree.tokens(id);
+                    self.keep_on_disk(id, &tokens);
+                }
+            }
+            Err(failure) => {
+                self.stats.disk_errors += 1;
+                let Some(parent) = own.map(|on_disk| on_disk.parent) else { return };
+                match (failure, parent) {
+                    // It goes, and so does what builds on it, this one too.
+                    (WriteFailure::NoParent, Some(parent)) => self.drop_file(parent),
+                    (failure, _) => {
+                        self.drop_file(id);
+                        self.leave_some_out(&failure);
                     }
                 }
             }
         }
     }
 
-    fn written(&mut self, id: Id, key: Key, written: bool) {
-        if let Some(tier) = &mut self.tier {
-            tier.waiting -= 1;
-        }
-        if written {
-            self.stats.disk_writes += 1;
+    /// A write has ended; says whether another one by the same key is still to end.
+    fn count_write(&mut self, key: &Key) -> bool {
+        let Some(tier) = &mut self.tier else { return false };
+        tier.waiting -= 1;
+        let left = tier.keys.get(key).map_or(0, |writes| writes - 1);
+        if left > 0 {
+            tier.keys.insert(*key, left);
         } else {
-            self.stats.disk_errors += 1;
+            tier.keys.remove(key);
         }
-        match self.tree.get_mut(id).and_then(|entry| entry.disk.as_mut()) {
-            Some(on_disk) if written => on_disk.writing = false,
-            Some(_) => self.drop_file(id),
-            None => self.remove_file(key),
+        left > 0
+    }
+
+    /// After a failure: a full disk would only fail again, and again.
+    fn leave_some_out(&mut self, failure: &WriteFailure) {
+        let Some(tier) = &mut self.tier else { return };
+        if tier.failures == 0 {
+            tracing::warn!(%failure, "a snapshot could not be written to the cache directory; fewer are tried until one can");
         }
-        // What was used last may have found no place in the queue. After a failure it waits for the next snapshot: a full disk
-        // would only fail again.
-        if written && let Some((_, &id)) = self.order.last_key_value() {
-            let tokens = self.tree.tokens(id);
-            self.keep_on_disk(id, &tokens);
-        }
+        tier.left_out = 1 << tier.failures.min(MOST_DOUBLINGS);
+        tier.failures += 1;
+    }
+
+    /// Whether a file by this key is there, as far as is known.
+    fn has_file(&self, key: &Key) -> bool {
+        let files = self.tier.iter().flat_map(|tier| &tier.files);
+        files.filter_map(|&id| self.tree.get(id)?.disk.as_ref()).any(|on_disk| on_disk.header.key == *key)
     }
 }
 
 /// What decides whether a snapshot's bits are those that would be computed here.
 fn fingerprint(model: &[u8], format: &str, grain: usize) -> Key {
     let mut hasher = blake3::Hasher::new_derive_key("Lily 2026 prefix cache: model, format, chunks, version");
-    for part in [model, format.as_bytes(), &grain.to_le_bytes(), env!("CARGO_PKG_VERSION").as_bytes()] {
+    let numbers = [grain as u64, u64::from(disk::VERSION)].map(u64::to_le_bytes).concat();
+    for part in [model, format.as_bytes(), &numbers, env!("CARGO_PKG_VERSION").as_bytes()] {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part);
     }

@@ -69,6 +69,23 @@ impl<V> Tree<V> {
         self.path(tokens).pop().filter(|id| self.nodes[id].length == tokens.len())
     }
 
+    /// The nodes with values above one that others build on too: those at which the tree parts, or right above.
+    pub(crate) fn shared(&self, id: Id) -> Vec<Id> {
+        let mut found = Vec::new();
+        let mut parts = false;
+        let mut at = self.nodes.get(&id);
+        while let Some(parent) = at.filter(|node| !node.run.is_empty()).map(|node| node.parent) {
+            let node = &self.nodes[&parent];
+            parts |= node.children.len() > 1;
+            if parts && node.value.is_some() {
+                found.push(parent);
+                parts = false;
+            }
+            at = Some(node);
+        }
+        found
+    }
+
     /// The tokens that a node stands for.
     pub(crate) fn tokens(&self, id: Id) -> Vec<u32> {
         let mut runs = Vec::new();
@@ -200,6 +217,12 @@ mod tests {
         assert_eq!(tree.nodes.len(), 4);
         assert_eq!(tree.path(&[1, 2, 3, 4, 5]), [long]);
         let middle = tree.insert(&[1, 2], 'c');
+        assert_eq!((tree.shared(long), tree.shared(middle)), (vec![middle], vec![]));
+        let longer = tree.insert(&[1, 2, 3, 4, 5], 'e');
+        assert_eq!(tree.shared(longer), [middle], "nothing else builds on the one in between");
+        let other = tree.insert(&[1, 2, 3, 4, 6, 6], 'f');
+        assert_eq!(tree.shared(longer), [long, middle]);
+        assert_eq!((tree.remove(longer), tree.remove(other)), (Some('e'), Some('f')));
         assert_eq!(tree.path(&[1, 2, 3, 4, 5]), [middle, long]);
         assert_eq!(tree.find(&[1, 2, 3]), None);
         assert_eq!(tree.tokens(fork), [1, 2, 9]);

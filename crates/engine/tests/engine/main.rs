@@ -10,3 +10,4 @@ mod sampling;
 mod scheduling;
 mod scripted;
 mod shutdown;
+mod slices;

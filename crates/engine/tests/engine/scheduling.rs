@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lily_engine::{Options, Request, SubmitError};
+use lily_engine::{CacheOptions, Options, Request, SubmitError};
 
-use crate::scripted::{Part, Script, assert_expected, complete, options, prompt};
+use crate::scripted::{Part, Script, assert_expected, assert_same, complete, options, prompt};
 
 fn small_chunks() -> Options {
     Options { prefill_chunk: 64, ..options() }
@@ -163,4 +163,50 @@ fn counts_are_true() {
     let stats = engine.stats();
     assert_eq!((stats.running, stats.queued), (0, 0));
     assert_eq!((stats.prefilled_tokens, stats.generated_tokens, stats.steps), (20, 6, 6));
+}
+
+/// A prompt that shares the beginning of a long one waits for it; from then on that one is as urgent as it is, and is not
+/// served last among shorter ones.
+#[test]
+fn who_is_waited_for_is_as_urgent_as_who_waits() {
+    let script = Script::held();
+    let cache = CacheOptions { spacing: 20, ..CacheOptions::new(1 << 30) };
+    let engine = script.engine(Options { cache, ..small_chunks() });
+    let long = engine.submit(Request::new(prompt(1, 3000), 1)).expect("valid");
+    script.call(1);
+    let others = [2, 3].map(|name| engine.submit(Request::new(prompt(name, 1000), 1)).expect("valid"));
+    // 650 tokens of the long one's, 20 of its own.
+    let short = Request::new([prompt(1, 650), vec![151; 20]].concat(), 1);
+    let reply = engine.submit(short.clone()).expect("valid");
+    script.release();
+    assert_eq!(assert_same(&short, reply).cached_tokens, 650);
+    let own = Part { name: 1, start: 650, tokens: 20 };
+    let calls = script.calls();
+    let before = calls.iter().take_while(|call| !call.contains(&own)).flatten();
+    let tokens: usize = before.filter(|part| [2, 3].contains(&part.name)).map(|part| part.tokens).sum();
+    assert!(tokens < 1000, "{tokens} tokens of others came first");
+    complete(long);
+    others.into_iter().for_each(|reply| drop(complete(reply)));
+}
+
+/// Four that wait for what one reads, and one that has nothing to do with them.
+#[test]
+fn who_waits_for_another_takes_no_place() {
+    let script = Script::held();
+    let cache = CacheOptions { spacing: 20, ..CacheOptions::new(1 << 30) };
+    let engine = script.engine(Options { parallel: 2, cache, ..small_chunks() });
+    let agents: Vec<Request> =
+        (0..5).map(|agent| Request::new([prompt(1, 2000), vec![140 + agent; 9]].concat(), 3)).collect();
+    let replies: Vec<_> = agents.iter().map(|request| engine.submit(request.clone()).expect("valid")).collect();
+    script.call(1);
+    let other = Request::new(prompt(9, 40), 3);
+    let reply = engine.submit(other.clone()).expect("valid");
+    script.release();
+    assert_expected(&other, reply);
+    let cached: Vec<usize> =
+        agents.iter().zip(replies).map(|(request, reply)| assert_same(request, reply).cached_tokens).collect();
+    assert_eq!(cached, [0, 2000, 2000, 2000, 2000]);
+    let last_of_other = *script.calls_of(9).last().expect("it ran");
+    assert!(last_of_other < 20, "call {last_of_other}: it waited for the others");
+    assert!(script.calls().iter().all(|call| call.len() <= 2));
 }

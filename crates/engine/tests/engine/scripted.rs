@@ -1,13 +1,15 @@
 //! A backend whose logits are a hash of all tokens so far, and what tests need around it.
 
+mod archive;
+
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lily_backend::{
-    Adjustment, Archive, Backend, BackendError, Description, Draw, Output, Piece, Sample, Segment, Want, sample,
+    Adjustment, Archive, Backend, BackendError, Description, Draw, Output, Pausable, Piece, Sample, Segment, Want,
+    sample,
 };
 use lily_engine::{Engine, Event, FinishReason, Options, Penalties, Reply, Request, Usage};
 
@@ -64,6 +66,14 @@ struct Inner {
     full: usize,
     /// Time a token takes.
     delay: Duration,
+    /// Layers of a call that can be paused between them; 0 if none can.
+    layers: usize,
+    /// It is paused after each, asked or not.
+    restless: bool,
+    pauses: usize,
+    /// Whether the disk stands still, and whether it takes no more.
+    disk_stopped: bool,
+    disk_full: bool,
 }
 
 impl Script {
@@ -75,9 +85,42 @@ impl Script {
     }
 
     pub(crate) fn with_delay(delay: Duration) -> Self {
-        let script = Self::default();
-        script.inner().delay = delay;
-        script
+        Self::default().delayed(delay)
+    }
+
+    /// Each token takes that long.
+    pub(crate) fn delayed(self, delay: Duration) -> Self {
+        self.inner().delay = delay;
+        self
+    }
+
+    /// Calls can be paused, between so many layers; a `restless` one is after each, asked or not.
+    pub(crate) fn with_layers(self, layers: usize, restless: bool) -> Self {
+        let mut inner = self.inner();
+        (inner.layers, inner.restless) = (layers, restless);
+        drop(inner);
+        self
+    }
+
+    /// Times that a call was paused.
+    pub(crate) fn pauses(&self) -> usize {
+        self.inner().pauses
+    }
+
+    /// Nothing is read from disk or written any more, or all goes on.
+    pub(crate) fn stop_disk(&self, stop: bool) {
+        self.inner().disk_stopped = stop;
+        self.0.changed.notify_all();
+    }
+
+    fn pass_disk(&self) {
+        let waited = self.0.changed.wait_while(self.inner(), |inner| inner.disk_stopped);
+        drop(waited.expect("no panic under the lock"));
+    }
+
+    /// Writes fail halfway, or go well again.
+    pub(crate) fn fail_writes(&self, fail: bool) {
+        self.inner().disk_full = fail;
     }
 
     /// All states and snapshots together have room for so many tokens.
@@ -154,6 +197,8 @@ impl Script {
 pub(crate) struct ScriptedBackend {
     script: Script,
     description: Description,
+    /// Layers done of the call that is paused; 0 if none is.
+    done: usize,
 }
 
 pub(crate) struct State {
@@ -168,6 +213,8 @@ struct Held {
     hash: u64,
     panics: bool,
     not_finite: bool,
+    /// In a call that is paused.
+    torn: bool,
     /// The hash after every [`PAGE`] tokens.
     pages: Vec<u64>,
 }
@@ -212,7 +259,105 @@ impl ScriptedBackend {
     fn new(script: Script, chunk_invariant: bool) -> Self {
         let name = "scripted".into();
         let description = Description { name, logits: LOGITS, max_context: CONTEXT, chunk_invariant };
-        Self { script, description }
+        Self { script, description, done: 0 }
+    }
+
+    /// Puts a call on record, waits at the gate, and says whether it goes well.
+    fn enter(&self, segments: &[Segment<'_, State>]) -> Result<(), BackendError> {
+        let call: Vec<Part> = segments
+            .iter()
+            .map(|segment| Part {
+                name: if segment.state.held.length == 0 { segment.tokens[0] } else { segment.state.held.name },
+                start: segment.state.held.length,
+                tokens: segment.tokens.len(),
+            })
+            .collect();
+        let tokens: usize = call.iter().map(|part| part.tokens).sum();
+        let mut inner = self.script.inner();
+        inner.calls.push(call);
+        self.script.0.changed.notify_all();
+        let closed = |inner: &mut Inner| inner.held && inner.permits == 0;
+        let mut inner = self.script.0.changed.wait_while(inner, closed).expect("no panic under the lock");
+        inner.permits = inner.permits.saturating_sub(1);
+        let delay = inner.delay;
+        if inner.pool.is_some_and(|pool| self.script.0.held_tokens.load(Ordering::SeqCst) + tokens > pool) {
+            inner.full += 1;
+            return Err(BackendError::Full("scripted: the pool is full".into()));
+        }
+        drop(inner);
+        std::thread::sleep(delay * tokens as u32);
+
+        for segment in segments {
+            assert!(!segment.state.held.torn, "scripted: its call is paused");
+            let wanted = segment.state.held.length + segment.tokens.len();
+            assert!(!segment.tokens.contains(&PANIC), "scripted: a panic");
+            if segment.tokens.contains(&DEVICE) {
+                return Err(BackendError::Device("scripted: the device is lost".into()));
+            }
+            if segment.tokens.contains(&REFUSED) {
+                return Err(BackendError::UnknownToken { token: REFUSED, logits: LOGITS });
+            }
+            if wanted > CONTEXT {
+                return Err(BackendError::ContextFull { wanted, limit: CONTEXT });
+            }
+        }
+        Ok(())
+    }
+
+    fn compute(&self, segments: &mut [Segment<'_, State>]) -> Vec<Output> {
+        let tokens: usize = segments.iter().map(|segment| segment.tokens.len()).sum();
+        self.script.0.held_tokens.fetch_add(tokens, Ordering::SeqCst);
+        let output = |segment: &mut Segment<'_, State>| {
+            let state = &mut segment.state.held;
+            for &token in segment.tokens {
+                state.name = if state.length == 0 { token } else { state.name };
+                state.length += 1;
+                state.hash = mix(state.hash, token);
+                state.panics |= token == PANIC_ON_DROP;
+                state.not_finite |= token == NOT_FINITE;
+                if state.length.is_multiple_of(PAGE) {
+                    state.pages.push(state.hash);
+                }
+            }
+            match &segment.want {
+                Want::Nothing => Output::Nothing,
+                Want::Sample(draw) => {
+                    let logits = if state.not_finite { vec![f32::NAN; LOGITS] } else { logits(state.hash) };
+                    sample(&logits, draw).map_or(Output::NoFiniteLogit, Output::Sample)
+                }
+                Want::Logits => unreachable!("the engine asks for no logits"),
+            }
+        };
+        segments.iter_mut().map(output).collect()
+    }
+}
+
+impl Pausable<State> for ScriptedBackend {
+    fn advance(
+        &mut self,
+        segments: &mut [Segment<'_, State>],
+        pause: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<Vec<Output>>, BackendError> {
+        if self.done == 0 {
+            self.enter(segments)?;
+        }
+        segments.iter_mut().for_each(|segment| segment.state.held.torn = true);
+        let layers = self.script.inner().layers;
+        let restless = self.script.inner().restless;
+        while self.done + 1 < layers {
+            self.done += 1;
+            if restless || pause() {
+                self.script.inner().pauses += 1;
+                return Ok(None);
+            }
+        }
+        self.done = 0;
+        segments.iter_mut().for_each(|segment| segment.state.held.torn = false);
+        Ok(Some(self.compute(segments)))
+    }
+
+    fn abandon(&mut self) {
+        self.done = 0;
     }
 }
 
@@ -237,68 +382,16 @@ impl Backend for ScriptedBackend {
     }
 
     fn forward(&mut self, segments: &mut [Segment<'_, State>]) -> Result<Vec<Output>, BackendError> {
-        let call: Vec<Part> = segments
-            .iter()
-            .map(|segment| Part {
-                name: if segment.state.held.length == 0 { segment.tokens[0] } else { segment.state.held.name },
-                start: segment.state.held.length,
-                tokens: segment.tokens.len(),
-            })
-            .collect();
-        let tokens: usize = call.iter().map(|part| part.tokens).sum();
-        let mut inner = self.script.inner();
-        inner.calls.push(call);
-        self.script.0.changed.notify_all();
-        let closed = |inner: &mut Inner| inner.held && inner.permits == 0;
-        let mut inner = self.script.0.changed.wait_while(inner, closed).expect("no panic under the lock");
-        inner.permits = inner.permits.saturating_sub(1);
-        let delay = inner.delay;
-        if inner.pool.is_some_and(|pool| self.script.0.held_tokens.load(Ordering::SeqCst) + tokens > pool) {
-            inner.full += 1;
-            return Err(BackendError::Full("scripted: the pool is full".into()));
-        }
-        drop(inner);
-        std::thread::sleep(delay * tokens as u32);
+        self.enter(segments)?;
+        Ok(self.compute(segments))
+    }
 
-        for segment in segments.iter() {
-            let wanted = segment.state.held.length + segment.tokens.len();
-            assert!(!segment.tokens.contains(&PANIC), "scripted: a panic");
-            if segment.tokens.contains(&DEVICE) {
-                return Err(BackendError::Device("scripted: the device is lost".into()));
-            }
-            if segment.tokens.contains(&REFUSED) {
-                return Err(BackendError::UnknownToken { token: REFUSED, logits: LOGITS });
-            }
-            if wanted > CONTEXT {
-                return Err(BackendError::ContextFull { wanted, limit: CONTEXT });
-            }
-        }
-        self.script.0.held_tokens.fetch_add(tokens, Ordering::SeqCst);
-        let output = |segment: &mut Segment<'_, State>| {
-            let state = &mut segment.state.held;
-            for &token in segment.tokens {
-                state.name = if state.length == 0 { token } else { state.name };
-                state.length += 1;
-                state.hash = mix(state.hash, token);
-                state.panics |= token == PANIC_ON_DROP;
-                state.not_finite |= token == NOT_FINITE;
-                if state.length.is_multiple_of(PAGE) {
-                    state.pages.push(state.hash);
-                }
-            }
-            match &segment.want {
-                Want::Nothing => Output::Nothing,
-                Want::Sample(draw) => {
-                    let logits = if state.not_finite { vec![f32::NAN; LOGITS] } else { logits(state.hash) };
-                    sample(&logits, draw).map_or(Output::NoFiniteLogit, Output::Sample)
-                }
-                Want::Logits => unreachable!("the engine asks for no logits"),
-            }
-        };
-        Ok(segments.iter_mut().map(output).collect())
+    fn pausable(&mut self) -> Option<&mut dyn Pausable<State>> {
+        if self.script.inner().layers == 0 { None } else { Some(self) }
     }
 
     fn snapshot(&mut self, state: &State) -> Result<Arc<Frozen>, BackendError> {
+        assert!(!state.held.torn, "scripted: its call is paused");
         Ok(self.script.freeze(state.held.clone()))
     }
 
@@ -313,7 +406,7 @@ impl Backend for ScriptedBackend {
     }
 
     fn archive(&self) -> Option<Arc<dyn Archive<Arc<Frozen>>>> {
-        Some(Arc::new(Bytes(self.script.clone())))
+        Some(Arc::new(archive::Bytes(self.script.clone())))
     }
 
     fn restore(&mut self, snapshot: &Arc<Frozen>) -> Result<State, BackendError> {
@@ -327,63 +420,6 @@ impl Backend for ScriptedBackend {
 
     fn truncate(&mut self, _state: &mut State, _length: usize) -> Result<(), BackendError> {
         unreachable!("the engine truncates nothing")
-    }
-}
-
-/// The history is the pages' hashes, the state the rest.
-struct Bytes(Script);
-
-impl Archive<Arc<Frozen>> for Bytes {
-    fn format(&self) -> String {
-        "scripted".into()
-    }
-
-    fn history_bytes(&self, from: usize, to: usize) -> u64 {
-        (to / PAGE - from / PAGE) as u64 * 8
-    }
-
-    fn state_bytes(&self) -> u64 {
-        12
-    }
-
-    fn memory_bytes(&self, length: usize) -> u64 {
-        STATE_BYTES + (length / PAGE) as u64 * PAGE_BYTES
-    }
-
-    fn write_history(&self, snapshot: &Arc<Frozen>, from: usize, to: &mut dyn Write) -> io::Result<()> {
-        snapshot.held.pages[from / PAGE..].iter().try_for_each(|hash| to.write_all(&hash.to_le_bytes()))
-    }
-
-    fn write_state(&self, snapshot: &Arc<Frozen>, to: &mut dyn Write) -> io::Result<()> {
-        to.write_all(&snapshot.held.name.to_le_bytes())?;
-        to.write_all(&snapshot.held.hash.to_le_bytes())
-    }
-
-    fn read_history(
-        &self,
-        onto: Option<&Arc<Frozen>>,
-        from: usize,
-        to: usize,
-        bytes: &mut dyn Read,
-    ) -> io::Result<Arc<Frozen>> {
-        let mut held = onto.map(|onto| onto.held.clone()).unwrap_or_default();
-        assert!(held.length >= from, "a hole in the history");
-        held.pages.truncate(from / PAGE);
-        held.length = to;
-        let mut hash = [0; 8];
-        for _ in from / PAGE..to / PAGE {
-            bytes.read_exact(&mut hash)?;
-            held.pages.push(u64::from_le_bytes(hash));
-        }
-        Ok(self.0.freeze(held))
-    }
-
-    fn read_state(&self, history: Arc<Frozen>, bytes: &mut dyn Read) -> io::Result<Arc<Frozen>> {
-        let (mut name, mut hash) = ([0; 4], [0; 8]);
-        bytes.read_exact(&mut name)?;
-        bytes.read_exact(&mut hash)?;
-        let (name, hash) = (u32::from_le_bytes(name), u64::from_le_bytes(hash));
-        Ok(self.0.freeze(Held { name, hash, ..history.held.clone() }))
     }
 }
 

@@ -22,7 +22,10 @@ pub(crate) type Key = [u8; 32];
 pub(crate) const NO_PARENT: Key = [0; 32];
 
 const MAGIC: [u8; 8] = *b"LILYSNAP";
-const VERSION: u32 = 1;
+/// Of what this file says.
+pub(crate) const VERSION: u32 = 1;
+/// Tokens that no context holds: more are damage, before as much memory is asked for.
+const TOO_LONG: u64 = 1 << 24;
 const SUM: u64 = 32;
 const FIXED: usize = 8 + 4 + 3 * 32 + 4 * 8;
 
@@ -61,12 +64,27 @@ pub(crate) enum Fault {
     /// It cannot be read, or ends too early.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is something else, or of another version.
-    #[error("not a snapshot of this version")]
+    /// It is something else than was meant.
+    #[error("not the snapshot it should be")]
     Foreign,
+    /// It is of another version, and may be sound.
+    #[error("a snapshot of another version")]
+    OtherVersion,
     /// A checksum or a size is wrong.
     #[error("{0} are damaged")]
     Damaged(&'static str),
+}
+
+impl Fault {
+    /// Whether the disk failed and not the file: it may be sound.
+    pub(crate) fn is_the_disks(&self) -> bool {
+        let Self::Io(error) = self else { return false };
+        match error.kind() {
+            io::ErrorKind::NotFound => false,
+            io::ErrorKind::OutOfMemory => true,
+            _ => error.raw_os_error().is_some(),
+        }
+    }
 }
 
 impl Header {
@@ -95,8 +113,11 @@ impl Header {
     pub(crate) fn read(from: &mut dyn Read, size: u64) -> Result<(Self, Vec<u32>), Fault> {
         let mut fixed = [0; FIXED];
         from.read_exact(&mut fixed).map_err(short)?;
-        if fixed[..8] != MAGIC || fixed[8..12] != VERSION.to_le_bytes() {
+        if fixed[..8] != MAGIC {
             return Err(Fault::Foreign);
+        }
+        if fixed[8..12] != VERSION.to_le_bytes() {
+            return Err(Fault::OtherVersion);
         }
         let hash = |index: usize| Key::try_from(&fixed[12 + index * 32..][..32]).expect("32 bytes");
         let number = |index: usize| u64::from_le_bytes(fixed[108 + index * 8..][..8].try_into().expect("8 bytes"));
@@ -110,7 +131,7 @@ impl Header {
             state: number(3),
         };
         // Before anything of those lengths is allocated.
-        if header.file_bytes() != Some(size) {
+        if header.file_bytes() != Some(size) || header.length >= TOO_LONG {
             return Err(Fault::Damaged("the sizes"));
         }
         let mut tokens = vec![0; (header.length - header.from) as usize * 4];
@@ -293,6 +314,25 @@ mod tests {
         };
         assert!(write(b"short").is_err());
         assert!(write(b"too long").is_err());
+    }
+
+    /// A header of a file with holes may promise any length.
+    #[test]
+    fn nothing_is_allocated_for_a_promise() {
+        let promised = Header { length: 1 << 40, ..header() };
+        let bytes = promised.to_bytes(&[]);
+        let size = promised.file_bytes().unwrap();
+        assert!(matches!(Header::read(&mut &bytes[..], size), Err(Fault::Damaged("the sizes"))));
+    }
+
+    #[test]
+    fn what_the_disk_did_is_no_damage() {
+        let fault = |error: io::Error| Fault::from(error).is_the_disks();
+        assert!(fault(io::Error::from_raw_os_error(5)), "EIO");
+        assert!(fault(io::Error::from_raw_os_error(24)), "EMFILE");
+        assert!(!fault(io::ErrorKind::NotFound.into()));
+        assert!(!fault(io::Error::other("the archive's")));
+        assert!(!Fault::Damaged("it").is_the_disks() && !Fault::OtherVersion.is_the_disks());
     }
 
     #[test]

@@ -1,7 +1,5 @@
-//! The disk's thread: writes snapshots in the background, reads them when asked, and does nothing else.
-//!
-//! Reading goes before removing, removing before writing, because somebody waits for what is read. Of what waits to be
-//! written there is never much: each holds its snapshot's memory.
+//! The disk's threads: one reads snapshots, since somebody waits for those; the other writes them in the background, and
+//! removes files, which goes first. Of what waits to be written there is never much: each holds its snapshot's memory.
 
 mod file;
 mod folder;
@@ -16,12 +14,14 @@ use std::thread::{self, JoinHandle};
 use lily_backend::{Archive, Piece};
 
 use super::tree::Id;
-pub(crate) use file::{Fault, Header, Key, NO_PARENT, key};
+pub(crate) use file::{Fault, Header, Key, NO_PARENT, VERSION, key};
 pub(crate) use folder::{Contents, Folder, Found, Stranger};
 
 /// A snapshot to be written.
 pub(crate) struct Write<S> {
     pub(crate) id: Id,
+    /// Tells it from other writes.
+    pub(crate) number: u64,
     pub(crate) header: Header,
     /// Those after the parent.
     pub(crate) tokens: Vec<u32>,
@@ -40,18 +40,39 @@ pub(crate) struct Read<S> {
     pub(crate) files: Vec<(Id, Header)>,
 }
 
-/// What has been done.
+/// What has been done. Snapshots come back, so that their pieces are counted for as long as they exist: their ids may then
+/// be others'.
 pub(crate) enum Done<S> {
     Written {
         id: Id,
-        key: Key,
-        /// Comes back, so that its pieces are counted for as long as they exist: their ids may then be others'.
+        number: u64,
+        header: Header,
         snapshot: S,
         pieces: Vec<Piece>,
-        written: bool,
+        result: Result<(), WriteFailure>,
     },
-    /// The snapshot, or the node whose file is of no use.
-    Read { id: Id, result: Result<S, Id> },
+    /// The snapshot, or the node whose file is of no use; neither if the disk failed.
+    Read {
+        id: Id,
+        base: Option<S>,
+        result: Result<S, Option<Id>>,
+    },
+}
+
+/// Why a snapshot was not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WriteFailure {
+    /// The file that it builds on is gone; without it this one would be of no use.
+    #[error("the file that it builds on is gone")]
+    NoParent,
+    /// The disk is full, for example.
+    #[error("{file}: {error}")]
+    Own {
+        /// Which.
+        file: String,
+        /// The system's word.
+        error: io::Error,
+    },
 }
 
 struct Work<S> {
@@ -72,21 +93,35 @@ impl<S> Shared<S> {
     fn lock(&self) -> MutexGuard<'_, Work<S>> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// What `take` finds to do; `None` once it finds nothing and nothing will come.
+    fn next<T>(&self, take: impl Fn(&mut Work<S>) -> Option<T>) -> Option<T> {
+        let mut work = self.lock();
+        loop {
+            if let Some(task) = take(&mut work) {
+                return Some(task);
+            }
+            if work.closed {
+                return None;
+            }
+            work = self.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
 }
 
-/// The thread's handle; dropping it waits until all is written.
+/// The threads' handle; dropping it waits until all is written.
 pub(crate) struct Disk<S> {
     shared: Arc<Shared<S>>,
     done: Receiver<Done<S>>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl<S: Clone + Send + Sync + 'static> Disk<S> {
-    /// Starts the thread; `wake` is called whenever something is done.
+    /// Starts the threads; `wake` is called whenever something is done.
     pub(crate) fn start(
         folder: Folder,
         archive: Arc<dyn Archive<S>>,
-        wake: impl Fn() + Send + 'static,
+        wake: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let work = Work {
             reads: VecDeque::new(),
@@ -97,9 +132,22 @@ impl<S: Clone + Send + Sync + 'static> Disk<S> {
         };
         let shared = Arc::new(Shared { work: Mutex::new(work), changed: Condvar::new() });
         let (sender, done) = channel();
-        let worker = Worker { shared: Arc::clone(&shared), folder, archive, done: sender };
-        let thread = thread::Builder::new().name("lily-cache".into()).spawn(move || worker.run(&wake))?;
-        Ok(Self { shared, done, thread: Some(thread) })
+        let (folder, wake) = (Arc::new(folder), Arc::new(wake));
+        // From here on, whatever ends this ends the threads that run.
+        let mut disk = Self { shared, done, threads: Vec::new() };
+        let duties: [Duty<S>; 2] = [("lily-cache-read", Worker::read_all), ("lily-cache-write", Worker::write_all)];
+        for (name, run) in duties {
+            let wake = Arc::clone(&wake);
+            let worker = Worker {
+                shared: Arc::clone(&disk.shared),
+                folder: Arc::clone(&folder),
+                archive: Arc::clone(&archive),
+                done: sender.clone(),
+                wake: Box::new(move || wake()),
+            };
+            disk.threads.push(thread::Builder::new().name(name.into()).spawn(move || run(&worker))?);
+        }
+        Ok(disk)
     }
 
     pub(crate) fn write(&self, write: Write<S>) {
@@ -125,15 +173,15 @@ impl<S: Clone + Send + Sync + 'static> Disk<S> {
 
     fn add(&self, add: impl FnOnce(&mut Work<S>)) {
         add(&mut self.shared.lock());
-        self.shared.changed.notify_one();
+        self.shared.changed.notify_all();
     }
 }
 
 impl<S> Drop for Disk<S> {
     fn drop(&mut self) {
         self.shared.lock().closed = true;
-        self.shared.changed.notify_one();
-        if let Some(thread) = self.thread.take() {
+        self.shared.changed.notify_all();
+        for thread in self.threads.drain(..) {
             let _it_catches_its_panics = thread.join();
         }
     }
@@ -141,107 +189,90 @@ impl<S> Drop for Disk<S> {
 
 struct Worker<S> {
     shared: Arc<Shared<S>>,
-    folder: Folder,
+    folder: Arc<Folder>,
     archive: Arc<dyn Archive<S>>,
     done: Sender<Done<S>>,
+    wake: Box<dyn Fn() + Send + Sync>,
 }
 
+/// A thread's name, and what it does until the end.
+type Duty<S> = (&'static str, fn(&Worker<S>));
+
 enum Task<S> {
-    Read(Read<S>),
     Remove(Key),
     Touch(Key),
     Write(Write<S>),
 }
 
 impl<S: Clone + Send + Sync + 'static> Worker<S> {
-    fn run(&self, wake: &dyn Fn()) {
-        while let Some(task) = self.next() {
-            let done = match task {
-                Task::Read(read) => {
-                    let id = read.id;
-                    Some(Done::Read { id, result: guarded(|| Ok(self.read(read))).unwrap_or(Err(id)) })
-                }
-                Task::Remove(key) => {
-                    self.folder.remove(&key);
-                    None
-                }
-                Task::Touch(key) => {
-                    self.folder.touch(&key);
-                    None
-                }
-                Task::Write(write) => Some(self.write(write)),
-            };
-            if let Some(done) = done {
-                let _engine_is_gone = self.done.send(done);
-                wake();
+    fn read_all(&self) {
+        // Whoever waited for a read is gone when the engine is.
+        while let Some(read) = self.shared.next(|work| work.reads.pop_front().filter(|_| !work.closed)) {
+            let Read { id, base, files } = read;
+            let result = guarded(|| Ok(self.read(id, base.as_ref(), &files))).unwrap_or(Err(Some(id)));
+            self.tell(Done::Read { id, base, result });
+        }
+    }
+
+    fn write_all(&self) {
+        let next = |work: &mut Work<S>| {
+            let removal = work.removals.pop_front().map(Task::Remove);
+            let touch = || work.touches.pop_front().map(Task::Touch);
+            removal.or_else(touch).or_else(|| work.writes.pop_front().map(Task::Write))
+        };
+        while let Some(task) = self.shared.next(next) {
+            match task {
+                Task::Remove(key) => self.folder.remove(&key),
+                Task::Touch(key) => self.folder.touch(&key),
+                Task::Write(write) => self.tell(self.write(write)),
             }
         }
     }
 
-    /// The next thing to do; `None` once there is nothing left and nothing will come.
-    fn next(&self) -> Option<Task<S>> {
-        let mut work = self.shared.lock();
-        loop {
-            // Whoever waited for a read is gone when the engine is.
-            if let Some(read) = work.reads.pop_front().filter(|_| !work.closed) {
-                return Some(Task::Read(read));
-            }
-            if let Some(key) = work.removals.pop_front() {
-                return Some(Task::Remove(key));
-            }
-            if let Some(key) = work.touches.pop_front() {
-                return Some(Task::Touch(key));
-            }
-            if let Some(write) = work.writes.pop_front() {
-                return Some(Task::Write(write));
-            }
-            if work.closed {
-                return None;
-            }
-            work = self.shared.changed.wait(work).unwrap_or_else(PoisonError::into_inner);
-        }
+    fn tell(&self, done: Done<S>) {
+        let _engine_is_gone = self.done.send(done);
+        (self.wake)();
     }
 
     fn write(&self, write: Write<S>) -> Done<S> {
-        let Write { id, header, tokens, snapshot, pieces } = write;
+        let Write { id, number, header, tokens, snapshot, pieces } = write;
+        let result = self.write_file(&header, &tokens, &snapshot);
+        Done::Written { id, number, header, snapshot, pieces, result }
+    }
+
+    fn write_file(&self, header: &Header, tokens: &[u32], snapshot: &S) -> Result<(), WriteFailure> {
+        if header.parent != NO_PARENT
+            && self.folder.read(&header.parent).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        {
+            return Err(WriteFailure::NoParent);
+        }
         let from = header.from as usize;
         let fill = |to: &mut dyn io::Write| {
             file::write(
                 to,
-                &header,
-                &tokens,
-                |to| self.archive.write_history(&snapshot, from, to),
-                |to| self.archive.write_state(&snapshot, to),
+                header,
+                tokens,
+                |to| self.archive.write_history(snapshot, from, to),
+                |to| self.archive.write_state(snapshot, to),
             )
         };
-        let parent = header.parent;
-        let written = guarded(|| {
-            if parent != NO_PARENT {
-                // Its own file may have failed; without it this one would be of no use.
-                self.folder.read(&parent)?;
-            }
-            self.folder.write(&header.key, fill)
-        });
-        if let Err(error) = &written {
-            tracing::warn!(%error, "a snapshot could not be written to the cache directory");
-        }
-        Done::Written { id, key: header.key, snapshot, pieces, written: written.is_ok() }
+        let written = guarded(|| self.folder.write(&header.key, fill));
+        written.map_err(|error| WriteFailure::Own { file: self.folder.name(&header.key), error })
     }
 
-    fn read(&self, read: Read<S>) -> Result<S, Id> {
-        let Read { id, base, files } = read;
-        let last = files.len().saturating_sub(1);
-        let mut snapshot = base;
+    fn read(&self, id: Id, base: Option<&S>, files: &[(Id, Header)]) -> Result<S, Option<Id>> {
+        let mut snapshot = None;
         for (index, (node, expected)) in files.iter().enumerate() {
-            match self.read_file(snapshot.as_ref(), expected, index == last) {
+            match self.read_file(snapshot.as_ref().or(base), expected, index + 1 == files.len()) {
                 Ok(more) => snapshot = Some(more),
                 Err(error) => {
-                    tracing::warn!(%error, "a snapshot on disk cannot be used");
-                    return Err(*node);
+                    let file = self.folder.name(&expected.key);
+                    tracing::warn!(file, %error, "a snapshot on disk cannot be used");
+                    return Err((!error.is_the_disks()).then_some(*node));
                 }
             }
         }
-        snapshot.ok_or(id)
+        snapshot.ok_or(Some(id))
     }
 
     fn read_file(&self, onto: Option<&S>, expected: &Header, with_state: bool) -> Result<S, Fault> {
