@@ -1,10 +1,13 @@
 //! What the prefix cache may take, and what tells one checkpoint's computations from another's.
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
+use anyhow::{Context, Result};
 use lily_backend::MemoryPlan;
 use lily_chat::Tokenizer;
-use lily_checkpoint::{Checkpoint, Experts, Matrices, Mixer};
+use lily_checkpoint::{Checkpoint, Experts, Matrices, Mixer, Source};
 use lily_engine::{CacheOptions, DiskOptions};
 
 /// Of what the weights leave, what a cache gets at least (one part in so many) before the context is made longer.
@@ -56,26 +59,32 @@ fn least(plan: &MemoryPlan, available: u64) -> u64 {
     available.saturating_sub(plan.weights + plan.workspace) / LEAST_SHARE
 }
 
-/// The engine's side of it: in memory as planned, and on `disk` if given, a directory and the bytes it may take.
+/// The engine's side of it: in memory as planned, and on `disk` if given, a directory and the bytes it may take. The
+/// checkpoint comes from `source`.
 pub(crate) fn options(
     plan: &MemoryPlan,
     tokenizer: &Tokenizer,
-    checkpoint: &Checkpoint,
+    (checkpoint, source): (&Checkpoint, &Source),
     disk: Option<(PathBuf, u64)>,
-) -> CacheOptions {
-    CacheOptions {
-        boundaries: tokenizer.id(MESSAGE_BEGIN).into_iter().collect(),
-        disk: disk.map(|(directory, bytes)| DiskOptions { directory, bytes, model: identity(checkpoint) }),
-        ..CacheOptions::new(plan.cache)
-    }
+) -> Result<CacheOptions> {
+    let disk = match disk {
+        None => None,
+        Some((directory, bytes)) => Some(DiskOptions::new(directory, bytes, identity(checkpoint, source)?)),
+    };
+    let boundaries = tokenizer.id(MESSAGE_BEGIN).into_iter().collect();
+    Ok(CacheOptions { boundaries, disk, ..CacheOptions::new(plan.cache) })
 }
 
-/// The sizes, all small vectors, and samples of every matrix. Training changes every matrix it touches nearly everywhere,
-/// and quantising anew changes the scales, so that two checkpoints that agree in all samples are taken for one.
-fn identity(checkpoint: &Checkpoint) -> Vec<u8> {
+/// The sizes, all small vectors, samples of every matrix, and of the files the sizes and when they were last changed.
+/// Training changes every matrix it touches nearly everywhere, and quantising anew changes the scales; the times tell what the
+/// samples miss, an edit of some experts or the repair of a damaged download.
+fn identity(checkpoint: &Checkpoint, source: &Source) -> Result<Vec<u8>> {
     let weights = &checkpoint.weights;
     let mut seen = Seen(blake3::Hasher::new());
     seen.0.update(format!("{:?}", checkpoint.config).as_bytes());
+    if let Source::Directory(directory) = source {
+        seen.files(directory).with_context(|| format!("{}: its files cannot be told apart", directory.display()))?;
+    }
     seen.matrices(&[&weights.embed_tokens, &weights.lm_head]);
     seen.floats(&[&weights.norm]);
     for layer in &weights.layers {
@@ -97,12 +106,30 @@ fn identity(checkpoint: &Checkpoint) -> Vec<u8> {
             seen.matrices(&[gate_proj, up_proj, down_proj]);
         }
     }
-    seen.0.finalize().as_bytes().to_vec()
+    Ok(seen.0.finalize().as_bytes().to_vec())
 }
 
 struct Seen(blake3::Hasher);
 
 impl Seen {
+    /// The weight files of a directory, through links: name, size, time of the last change.
+    fn files(&mut self, directory: &Path) -> std::io::Result<()> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|end| end == "safetensors") {
+                let metadata = fs::metadata(&path)?;
+                let changed = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+                files.push(format!("{:?} {} {}\n", path.file_name(), metadata.len(), changed.as_nanos()));
+            }
+        }
+        files.sort();
+        for file in files {
+            self.0.update(file.as_bytes());
+        }
+        Ok(())
+    }
+
     fn floats(&mut self, all: &[&Vec<f32>]) {
         for floats in all {
             let bytes: Vec<u8> = floats.iter().flat_map(|float| float.to_le_bytes()).collect();
@@ -146,6 +173,7 @@ mod tests {
 
     #[test]
     fn other_weights_are_another_model() {
+        let identity = |checkpoint: &Checkpoint| identity(checkpoint, &Source::Embedded).expect("no file is looked at");
         let checkpoint = Checkpoint::embedded().unwrap();
         assert_eq!(identity(&checkpoint), identity(&Checkpoint::embedded().unwrap()));
         let mut changed = Checkpoint::embedded().unwrap();
@@ -156,5 +184,22 @@ mod tests {
         bytes[7] ^= 1;
         changed.weights.layers[5].moe.experts.up_proj.weight = Bytes::from(bytes);
         assert_ne!(identity(&checkpoint), identity(&changed));
+    }
+
+    /// What no sample shows.
+    #[test]
+    fn a_changed_file_is_another_model() {
+        let checkpoint = Checkpoint::embedded().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("model.safetensors");
+        fs::write(&file, "weights").unwrap();
+        let source = Source::Directory(directory.path().to_owned());
+        let identity = || identity(&checkpoint, &source).expect("files");
+        let before = identity();
+        fs::write(directory.path().join("README.md"), "no weights").unwrap();
+        assert_eq!(identity(), before);
+        let later = fs::metadata(&file).unwrap().modified().unwrap() + std::time::Duration::from_millis(1);
+        fs::File::options().append(true).open(&file).unwrap().set_modified(later).unwrap();
+        assert_ne!(identity(), before);
     }
 }

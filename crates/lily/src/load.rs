@@ -29,8 +29,8 @@ pub(crate) struct Model {
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) template: Arc<ChatTemplate>,
     pub(crate) plan: MemoryPlan,
-    /// Whether it is the one inside the program.
-    pub(crate) embedded: bool,
+    /// Where it is from.
+    pub(crate) source: Source,
     pub(crate) device: Device,
     threads: usize,
 }
@@ -43,7 +43,7 @@ impl Model {
 
     /// As [`Model::open`], with a prefix cache.
     pub(crate) fn open_with_cache(args: &ModelArgs, parallel: usize, cache: CacheSize) -> Result<Self> {
-        let (checkpoint, embedded) = open(args)?;
+        let (checkpoint, from) = open(args)?;
         let files = &checkpoint.files;
         let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref())
             .with_context(|| format!("{}: the tokenizer cannot be used", checkpoint.name()))?;
@@ -73,7 +73,7 @@ impl Model {
             tokenizer: Arc::new(tokenizer),
             template: Arc::new(template),
             plan,
-            embedded,
+            source: from,
             device,
             threads: args.threads,
         })
@@ -108,7 +108,7 @@ impl Model {
         #[cfg_attr(not(target_os = "macos"), expect(unused_mut, reason = "only a GPU's cache is divided"))]
         let mut options = lily_engine::Options {
             parallel: self.plan.parallel,
-            cache: cache::options(&self.plan, &self.tokenizer, &self.checkpoint, disk),
+            cache: cache::options(&self.plan, &self.tokenizer, (&self.checkpoint, &self.source), disk)?,
             ..lily_engine::Options::new(self.tokenizer.vocabulary())
         };
         match self.device {
@@ -127,21 +127,20 @@ pub(crate) fn open_checkpoint(args: &ModelArgs) -> Result<Checkpoint> {
     Ok(open(args)?.0)
 }
 
-/// As [`open_checkpoint`]; says also whether it is the embedded one.
-fn open(args: &ModelArgs) -> Result<(Checkpoint, bool)> {
+/// As [`open_checkpoint`]; says also where it is from.
+fn open(args: &ModelArgs) -> Result<(Checkpoint, Source)> {
     let found = locate(args.model.as_deref(), &Environment::of_process());
     for note in &found.notes {
         tell(format_args!("note: {note}"));
     }
-    let embedded = found.source == Source::Embedded;
-    if embedded && stderr().is_terminal() {
+    if found.source == Source::Embedded && stderr().is_terminal() {
         tell_embedded();
     }
     let checkpoint = found.source.open().map_err(|error| match &found.source {
         Source::Directory(dir) => explain(error, dir),
         Source::Embedded => error.into(),
     })?;
-    Ok((checkpoint, embedded))
+    Ok((checkpoint, found.source))
 }
 
 /// Says that the model is only the embedded one, and how to get the real one.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use lily_checkpoint::Source;
+use lily_engine::Engine;
 use lily_server::{App, Config, Defaults};
 use tokio::net::{TcpListener, lookup_host};
 use tracing_subscriber::EnvFilter;
@@ -17,6 +19,11 @@ use crate::terminal::tell;
 
 /// Few clients get by with a context of fewer tokens.
 const SHORT_CONTEXT: usize = 1024;
+
+/// An engine that has nothing to write ends within this.
+const AT_ONCE: Duration = Duration::from_millis(300);
+/// How long the disk may take for what waits to be written when the server stops: up to four snapshots.
+const WRITING: Duration = Duration::from_secs(60);
 
 /// Log what happens, unless RUST_LOG says otherwise.
 const LOG: &str = "info";
@@ -38,7 +45,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let cache = args.cache.map_or(CacheSize::Share, CacheSize::Bytes);
     let model = Model::open_with_cache(&args.model, args.parallel, cache)?;
     // On a terminal it has been said. A log has to have it too: its readers would wonder about the answers.
-    if model.embedded && !colours {
+    if model.source == Source::Embedded && !colours {
         load::tell_embedded();
     }
     let disk = args.cache_dir.clone().map(|directory| (directory, args.cache_disk));
@@ -46,8 +53,13 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         if model.plan.cache == 0 {
             bail!("--cache-dir needs a prefix cache in memory, and there is none: give --cache a size");
         }
+        if !model.device.keeps_on_disk() {
+            let device = model.device.name();
+            bail!("--cache-dir: --device {device} cannot keep its prefix cache on disk yet; leave the option out");
+        }
         std::fs::create_dir_all(directory).with_context(|| format!("--cache-dir {}", directory.display()))?;
     }
+    let on_disk = disk.is_some();
     let engine = model.start_with_disk(disk)?;
     let app = App {
         engine,
@@ -93,9 +105,29 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
             tell(format_args!("warning: {address} can be reached from other machines, and there is no authentication"));
         }
         tell(format_args!("listening on http://{address}"));
+        let engine = app.engine.clone();
         lily_server::serve(listener, app, shutdown).await;
+        if on_disk {
+            // On a thread of its own: signals are still heard.
+            tokio::task::spawn_blocking(move || write_the_rest(&engine)).await?;
+        }
         Ok(())
     })
+}
+
+/// Waits until the engine, which is shut down, has written what waits for the disk.
+fn write_the_rest(engine: &Engine) {
+    if engine.join_timeout(AT_ONCE) {
+        return;
+    }
+    let waiting = engine.stats().cache.disk_waiting;
+    if waiting > 0 {
+        let (snapshots, limit) = (if waiting == 1 { "snapshot" } else { "snapshots" }, WRITING.as_secs());
+        tell(format_args!("writing {waiting} {snapshots} of the prefix cache to disk, for at most {limit} s"));
+    }
+    if !engine.join_timeout(WRITING) {
+        tell("not all of the prefix cache was written; what is not there is read anew");
+    }
 }
 
 /// Bytes for people.
