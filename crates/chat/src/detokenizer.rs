@@ -8,8 +8,8 @@ use crate::Tokenizer;
 ///
 /// A token may end inside a UTF-8 character; its bytes are held back until the character is complete. Bytes that can
 /// no longer become a character are given as U+FFFD, as [`String::from_utf8_lossy`] does, so that the pushes and
-/// [`finish`](Self::finish) joined equal [`Tokenizer::decode`] of all ids. Special tokens give nothing and leave held
-/// bytes alone.
+/// [`finish`](Self::finish) joined are the text of all ids. Control tokens give their text as well: where one does not
+/// end the reply, as in a file about templates that the model writes, it is what the model wrote.
 #[derive(Clone, Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
@@ -25,9 +25,6 @@ impl Detokenizer {
 
     /// Takes the next token; gives the characters that it completes. An id outside the vocabulary gives nothing.
     pub fn push(&mut self, id: u32) -> String {
-        if self.tokenizer.is_special(id) {
-            return String::new();
-        }
         self.pending.extend_from_slice(self.tokenizer.bytes(id));
         let mut text = String::new();
         let mut done = 0;

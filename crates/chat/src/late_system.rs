@@ -4,9 +4,9 @@
 //! given a stand-in for each, and the text that it makes of the stand-in becomes the system turn. The stand-in is a
 //! user's message in the form of a tool's response, which templates do not take for the question that the reply is to.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use serde_json::{Value, json};
+
+use crate::secret;
 
 const ROLE: &str = "user\n";
 
@@ -22,9 +22,7 @@ impl StandIns {
     pub(crate) fn put_in(messages: &mut [Value]) -> Option<Self> {
         let mut texts = Vec::new();
         for message in messages.iter_mut().skip(1).filter(|message| message["role"] == "system") {
-            // Each RandomState has keys of its own: no message can hold what comes of them.
-            let random = || RandomState::new().build_hasher().finish();
-            let mark = format!("<tool_response>\u{f8ff}s{:016x}{:016x}\u{f8ff}</tool_response>", random(), random());
+            let mark = format!("<tool_response>{}</tool_response>", secret());
             texts.push((mark.clone(), text_of(&message["content"])?));
             *message = json!({"role": "user", "content": mark});
         }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::TemplateError;
+use crate::tools::salvage;
 
 /// Prepares messages for a template:
 /// - `developer` becomes `system`;
@@ -10,7 +11,8 @@ use crate::TemplateError;
 ///   later ones stay where they are;
 /// - `reasoning`, as some clients name it, becomes `reasoning_content` unless that is there too;
 /// - a tool call's `arguments` given as a JSON string, as OpenAI's format has it, becomes the object that templates
-///   walk through.
+///   walk through. The beginning of an object, as a client has it that stopped the call while it was written, becomes the
+///   object of what is there: refused, it would end the conversation for good.
 pub(crate) fn prepare(messages: &[Value]) -> Result<Vec<Value>, TemplateError> {
     let mut prepared: Vec<Map<String, Value>> = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
@@ -83,17 +85,14 @@ fn parse_arguments(index: usize, message: &mut Map<String, Value>) -> Result<(),
         };
         let Some(arguments) = call_object.and_then(|object| object.get_mut("arguments")) else { continue };
         let Value::String(text) = arguments else { continue };
-        // What clients send for a call without arguments.
-        if text.trim().is_empty() {
-            *arguments = Value::Object(Map::new());
-            continue;
-        }
-        let error = |reason: String| TemplateError::Arguments { message: index, call, reason };
-        *arguments = match serde_json::from_str(text) {
-            Ok(object @ Value::Object(_)) => object,
-            Ok(_) => return Err(error("they are no JSON object".into())),
-            Err(reason) => return Err(error(format!("they are no JSON: {reason}"))),
+        let Some(object) = salvage(text) else {
+            let reason = match serde_json::from_str::<Value>(text) {
+                Ok(_) => "they are no JSON object".into(),
+                Err(reason) => format!("they are no JSON: {reason}"),
+            };
+            return Err(TemplateError::Arguments { message: index, call, reason });
         };
+        *arguments = Value::Object(object);
     }
     Ok(())
 }

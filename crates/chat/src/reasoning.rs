@@ -25,8 +25,8 @@ pub fn begins_in_reasoning(prompt: &str) -> bool {
 
 /// Splits a reply's text, in pieces of any size, into reasoning and content.
 ///
-/// - A reply that begins with `<think>` opens reasoning even where the prompt did not; `</think>` ends it. Later
-///   markers are content: what the model writes about its own markup is text.
+/// - A reply that begins with `<think>` opens reasoning even where the prompt did not; `</think>` ends it, or what the
+///   prompt opened. Later markers are content: what the model writes about its own markup is text.
 /// - Reasoning is given without newlines at its ends, content after reasoning without newlines at its beginning.
 ///   Newlines inside are kept, so those that may yet be the end are held back until more text comes.
 /// - Without `</think>` everything is reasoning, unless [calls end it](Self::ended_by_calls).
@@ -37,18 +37,18 @@ pub struct ReasoningSplitter {
     place: Place,
     /// Newlines of [`Place::Start`] and [`Place::Reasoning`] that may have to be dropped.
     newlines: String,
-    /// Bytes of the place's tag that the text so far ends with.
+    /// Bytes of `</think>` that the reasoning so far ends with.
     matched: usize,
     /// The functions whose calls end reasoning.
     tools: Option<Arc<ToolSet>>,
-    /// The text of [`Place::MaybeCall`].
+    /// The text of [`Place::MaybeCall`], or what may be a marker at [`Place::Start`].
     held: String,
     ended_by_a_call: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Nothing but newlines so far: `<think>` may follow. True if without it the text is reasoning.
+    /// Nothing but newlines so far: a marker may follow. True if without it the text is reasoning.
     Start(bool),
     /// In reasoning; true once some of its text was given out, so that newlines count.
     Reasoning(bool),
@@ -139,32 +139,30 @@ impl ReasoningSplitter {
 
     /// Takes up to one step of `text` at the reply's beginning; returns what is left of it.
     fn start<'t>(&mut self, in_reasoning: bool, text: &'t str, pieces: &mut Vec<Piece>) -> &'t str {
-        if self.matched == 0 && text.starts_with(is_newline) {
+        if self.held.is_empty() && text.starts_with(is_newline) {
             return self.hold_newlines(text);
         }
-        match self.advance(OPEN, text) {
-            Some(rest) => {
-                if self.matched == OPEN.len() {
-                    self.enter(Place::Reasoning(false));
-                }
-                rest
-            }
-            None => {
-                self.leave_start(in_reasoning, pieces);
-                text
-            }
+        let end = text.chars().next().map_or(0, char::len_utf8);
+        self.held.push_str(&text[..end]);
+        match self.held.as_str() {
+            OPEN => self.enter(Place::Reasoning(false)),
+            // Reasoning that was closed before it began, also where there was to be none.
+            CLOSE => self.enter(Place::Gap),
+            held if OPEN.starts_with(held) || CLOSE.starts_with(held) => {}
+            _ => self.leave_start(in_reasoning, pieces),
         }
+        &text[end..]
     }
 
-    /// The reply does not begin with a whole `<think>`: what was held is text of where the reply began.
+    /// The reply does not begin with a whole marker: what was held is text of where the reply began.
     fn leave_start(&mut self, in_reasoning: bool, pieces: &mut Vec<Piece>) {
-        let held = &OPEN[..self.matched];
+        let held = std::mem::take(&mut self.held);
         if in_reasoning {
             self.enter(Place::Reasoning(false));
-            // "<" may also begin "</think>" or a call.
-            self.read(held, pieces);
+            // It may begin a call.
+            self.read(&held, pieces);
         } else {
-            give(pieces, Piece::Content, &[&self.newlines, held]);
+            give(pieces, Piece::Content, &[&self.newlines, &held]);
             self.enter(Place::Content);
         }
     }
@@ -172,7 +170,7 @@ impl ReasoningSplitter {
     /// Takes one step of `text` inside reasoning; returns what is left of it.
     fn reasoning<'t>(&mut self, started: bool, text: &'t str, pieces: &mut Vec<Piece>) -> &'t str {
         if self.matched > 0 {
-            let Some(rest) = self.advance(CLOSE, text) else {
+            let Some(rest) = self.advance(text) else {
                 // "<" occurs only at the tag's beginning, so no other occurrence can begin inside what was held.
                 if self.matched == 1 && self.tools.is_some() {
                     self.matched = 0;
@@ -211,8 +209,8 @@ impl ReasoningSplitter {
             Found::Maybe => {}
             Found::Yes(()) => {
                 self.ended_by_a_call = true;
+                give(pieces, Piece::Content, &[&self.held]);
                 self.enter(Place::Content);
-                give(pieces, Piece::Content, &[&std::mem::take(&mut self.held)]);
             }
             Found::No => {
                 let held = std::mem::take(&mut self.held);
@@ -233,6 +231,7 @@ impl ReasoningSplitter {
         self.place = place;
         self.newlines.clear();
         self.matched = 0;
+        self.held.clear();
     }
 
     fn hold_newlines<'t>(&mut self, text: &'t str) -> &'t str {
@@ -241,9 +240,9 @@ impl ReasoningSplitter {
         rest
     }
 
-    /// Matches the next bytes of `tag`; none if `text` goes on differently. Returns what follows the matched bytes.
-    fn advance<'t>(&mut self, tag: &str, text: &'t str) -> Option<&'t str> {
-        let wanted = &tag.as_bytes()[self.matched..];
+    /// Matches the next bytes of `</think>`; none if `text` goes on differently. Returns what follows them.
+    fn advance<'t>(&mut self, text: &'t str) -> Option<&'t str> {
+        let wanted = &CLOSE.as_bytes()[self.matched..];
         let same = wanted.iter().zip(text.as_bytes()).take_while(|(a, b)| a == b).count();
         self.matched += same;
         (same > 0).then(|| &text[same..])

@@ -6,11 +6,12 @@ use crate::tools::{CallOptions, CallParser, ReplyEvent};
 /// Splits a reply's text, in pieces of any size, into reasoning, content and calls: a [`ReasoningSplitter`] and, behind
 /// it, a [`CallParser`].
 ///
-/// A call to a known function ends reasoning that was not closed.
+/// A call to a known function ends reasoning that was not closed; after the call the reasoning goes on until it is closed.
 #[derive(Clone, Debug)]
 pub struct ReplyParser {
     splitter: Option<ReasoningSplitter>,
     calls: Option<CallParser>,
+    content_begun: bool,
 }
 
 impl ReplyParser {
@@ -22,7 +23,7 @@ impl ReplyParser {
             Some(calls) => ReasoningSplitter::new(begins).ended_by_calls(calls.tools.clone()),
             None => ReasoningSplitter::new(begins),
         });
-        Self { splitter, calls: calls.map(CallParser::new) }
+        Self { splitter, calls: calls.map(CallParser::new), content_begun: false }
     }
 
     /// Takes the next piece of the reply; gives what is certain.
@@ -37,12 +38,27 @@ impl ReplyParser {
         }
     }
 
-    /// Ends the reply: gives what was held back.
+    /// Ends the reply where the model has ended it: gives what was held back, as [`CallParser::finish`] does.
     pub fn finish(&mut self) -> Vec<ReplyEvent> {
+        self.end(CallParser::finish)
+    }
+
+    /// Ends the reply where the model would have gone on: gives what was held back, as [`CallParser::cut`] does.
+    pub fn cut(&mut self) -> Vec<ReplyEvent> {
+        self.end(CallParser::cut)
+    }
+
+    fn end(&mut self, end: impl FnOnce(&mut CallParser) -> Vec<ReplyEvent>) -> Vec<ReplyEvent> {
         let pieces = self.splitter.as_mut().map(ReasoningSplitter::finish).unwrap_or_default();
         let mut events = self.pieces(pieces);
-        events.extend(self.calls.as_mut().map(CallParser::finish).unwrap_or_default());
+        events.extend(self.calls.as_mut().map(end).unwrap_or_default());
         events
+    }
+
+    /// Whether there is a call that is not complete, which nobody must run.
+    #[must_use]
+    pub fn was_cut(&self) -> bool {
+        self.calls.as_ref().is_some_and(CallParser::was_cut)
     }
 
     /// True once the reply is as long as it may be: it was to make a single call, and that is complete.
@@ -75,10 +91,11 @@ impl ReplyParser {
     }
 
     fn content(&mut self, text: String) -> Vec<ReplyEvent> {
+        let begins = !std::mem::replace(&mut self.content_begun, true);
         let was_open = self.reasoning_was_open();
         let Some(calls) = &mut self.calls else { return vec![ReplyEvent::Content(text)] };
-        if was_open {
-            calls.forgive_think();
+        if begins && was_open {
+            calls.begin_in_reasoning();
         }
         calls.push(&text)
     }

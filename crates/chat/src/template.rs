@@ -5,7 +5,7 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use serde_json::{Map, Value};
 
 use crate::late_system::StandIns;
-use crate::{messages, python};
+use crate::{Guard, messages, python};
 
 /// What a template renders.
 #[derive(Clone, Debug, Default)]
@@ -108,25 +108,46 @@ impl ChatTemplate {
     /// # Errors
     /// All but [`TemplateError::Syntax`] and [`TemplateError::Config`]; each is the fault of the prompt.
     pub fn render(&self, prompt: &Prompt) -> Result<String, TemplateError> {
+        self.render_by(prompt, |_| {})
+    }
+
+    /// As [`render`](Self::render), for [`Guard::encode`]: the texts of control tokens in messages, tools and kwargs are
+    /// broken by the guard's marks.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn render_guarded(&self, prompt: &Prompt, guard: &Guard<'_>) -> Result<String, TemplateError> {
+        self.render_by(prompt, |value| guard.protect(value)).map_err(|error| match error {
+            TemplateError::Raised(reason) => TemplateError::Raised(guard.clean(&reason).into_owned()),
+            TemplateError::Failed(reason) => TemplateError::Failed(guard.clean(&reason).into_owned()),
+            other => other,
+        })
+    }
+
+    /// `protect`: what is done to each value before it is rendered.
+    fn render_by(&self, prompt: &Prompt, protect: impl Fn(&mut Value)) -> Result<String, TemplateError> {
         let mut messages = messages::prepare(&prompt.messages)?;
-        match self.render_messages(prompt, &messages) {
+        let mut tools = prompt.tools.clone();
+        let mut kwargs = prompt.kwargs.clone();
+        messages.iter_mut().chain(&mut tools).chain(kwargs.values_mut()).for_each(protect);
+        let mut context = self.special_tokens.clone();
+        context.extend(kwargs);
+        context.insert("tools".into(), if tools.is_empty() { Value::Null } else { tools.into() });
+        context.insert("documents".into(), Value::Null);
+        context.insert("add_generation_prompt".into(), prompt.add_generation_prompt.into());
+        match self.render_messages(&context, &messages) {
             Err(error @ (TemplateError::Raised(_) | TemplateError::Failed(_))) => {
                 let Some(stand_ins) = StandIns::put_in(&mut messages) else { return Err(error) };
-                let text = self.render_messages(prompt, &messages)?;
+                let text = self.render_messages(&context, &messages)?;
                 stand_ins.replace(&text).ok_or(error)
             }
             result => result,
         }
     }
 
-    fn render_messages(&self, prompt: &Prompt, messages: &[Value]) -> Result<String, TemplateError> {
-        let mut context = self.special_tokens.clone();
-        context.extend(prompt.kwargs.clone());
+    fn render_messages(&self, context: &Map<String, Value>, messages: &[Value]) -> Result<String, TemplateError> {
+        let mut context = context.clone();
         context.insert("messages".into(), messages.into());
-        let tools = if prompt.tools.is_empty() { Value::Null } else { prompt.tools.clone().into() };
-        context.insert("tools".into(), tools);
-        context.insert("documents".into(), Value::Null);
-        context.insert("add_generation_prompt".into(), prompt.add_generation_prompt.into());
         let template = self.environment.get_template(NAME).map_err(failed)?;
         template.render(minijinja::value::Serde(context)).map_err(failed)
     }

@@ -1,14 +1,16 @@
 //! Text to ids.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, Input, MatchKind};
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::models::bpe::BPE;
 use tokenizers::normalizers::NFC;
 use tokenizers::{Model, NormalizedString, Normalizer};
 
+use crate::guard;
 use crate::pretokenizer::Pretokenizer;
 use crate::tiktoken::{byte_of_char, char_of_byte};
 
@@ -138,15 +140,56 @@ impl Tokenizer {
     /// # Errors
     /// If the merges can't be applied; with a tokenizer that loaded there is no such text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_by(text, |plain| plain.into())
+    }
+
+    /// As [`Self::encode`], without the `mark`s in the text, which are taken out once added tokens have been looked for.
+    pub(crate) fn encode_marked(&self, text: &str, mark: &str) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_by(text, |plain| guard::without(plain, mark))
+    }
+
+    /// `plain`: what is to be encoded of the text between added tokens.
+    fn encode_by<'t>(
+        &self,
+        text: &'t str,
+        plain: impl Fn(&'t str) -> Cow<'t, str>,
+    ) -> Result<Vec<u32>, TokenizerError> {
         let mut ids = Vec::with_capacity(text.len() / 4);
         let mut at = 0;
         for found in self.finder.find_iter(text) {
-            self.encode_plain(&text[at..found.start()], &mut ids)?;
+            self.encode_plain(&plain(&text[at..found.start()]), &mut ids)?;
             ids.push(self.added[found.pattern().as_usize()].id);
             at = found.end();
         }
-        self.encode_plain(&text[at..], &mut ids)?;
+        self.encode_plain(&plain(&text[at..]), &mut ids)?;
         Ok(ids)
+    }
+
+    /// Where something must be put into `text` so that no control token is found in it, whatever text follows: after the
+    /// first character of each.
+    pub(crate) fn control_breaks(&self, text: &str) -> Vec<usize> {
+        let after_first = |at: usize| at + text[at..].chars().next().map_or(0, char::len_utf8);
+        let mut breaks = Vec::new();
+        let mut from = 0;
+        // One may begin within another.
+        while let Some(found) = self.finder.find(Input::new(text).range(from..)) {
+            from = after_first(found.start());
+            if self.is_special(self.added[found.pattern().as_usize()].id) {
+                breaks.push(from);
+            }
+        }
+        let control = || self.added.iter().filter(|token| self.is_special(token.id));
+        let longest = control().map(|token| token.content.len()).max().unwrap_or(0);
+        let tail = text.ceil_char_boundary(text.len().saturating_sub(longest.saturating_sub(1)));
+        for (at, _) in text[tail..].char_indices() {
+            let end = &text[tail + at..];
+            if control().any(|token| token.content.len() > end.len() && token.content.starts_with(end)) {
+                breaks.push(after_first(tail + at));
+            }
+        }
+        breaks.sort_unstable();
+        breaks.dedup();
+        breaks
     }
 
     fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {

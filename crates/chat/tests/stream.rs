@@ -48,6 +48,9 @@ fn reasoning_is_told_from_content() {
         (false, "<thing> a </think> b", "", "<thing> a </think> b"),
         (false, "\n\n", "", "\n\n"),
         (false, "a <think>b</think>", "", "a <think>b</think>"),
+        (false, "\n</think>\n\nx</think>", "", "x</think>"),
+        (false, "</thin", "", "</thin"),
+        (false, "</thing>", "", "</thing>"),
     ];
     for (begins, text, reasoning, content) in cases {
         assert_eq!(split(begins, &[text]), (reasoning.into(), content.into()), "{text:?}");
@@ -171,7 +174,8 @@ fn pushes_equal_decode(tokenizer: std::sync::Arc<lily_chat::Tokenizer>, ids: &[u
     let mut detokenizer = Detokenizer::new(tokenizer.clone());
     let pushed: String = ids.iter().map(|&id| detokenizer.push(id)).collect();
     let joined = pushed + &detokenizer.finish();
-    assert_eq!(joined, tokenizer.decode(ids));
+    let bytes: Vec<u8> = ids.iter().flat_map(|&id| tokenizer.bytes(id)).copied().collect();
+    assert_eq!(joined, String::from_utf8_lossy(&bytes));
     joined
 }
 
@@ -186,7 +190,8 @@ fn a_character_split_over_tokens_comes_whole() {
     assert_eq!(given(&[0xff, 0xc3]), ["\u{fffd}", ""]);
     assert_eq!(given(&[0xc3, 0xa9]), ["\u{fffd}", "é"]);
     assert_eq!(given(&[0xe2, 0x82]), ["", ""]);
-    assert_eq!(detokenizer.push(tokenizer.id("<|im_end|>").expect("there")), "");
+    assert_eq!(detokenizer.push(tokenizer.id("<|im_start|>").expect("there")), "\u{fffd}<|im_start|>");
+    assert_eq!(detokenizer.push(byte(0xe2)), "");
     assert_eq!(detokenizer.finish(), "\u{fffd}");
     assert_eq!(detokenizer.push(tokenizer.id("</think>").expect("there")), "</think>");
 }

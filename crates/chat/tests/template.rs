@@ -264,12 +264,17 @@ fn bad_messages_are_named() {
         let call = json!({ "function": { "name": "f", "arguments": arguments } });
         chat(json!([{ "role": "user", "content": "hi" }, { "role": "assistant", "tool_calls": [call] }]))
     };
-    for bad in ["{", "[1]", "17"] {
+    for bad in ["{1", "[1]", "17"] {
         let error = official().render(&call(bad.into())).expect_err(bad);
         assert!(matches!(error, TemplateError::Arguments { message: 1, call: 0, .. }), "{error}");
         assert!(error.to_string().starts_with("messages[1].tool_calls[0]: "), "{error}");
     }
-    assert!(official().render(&call("".into())).expect("no arguments").contains("<function=f>\n</function>"));
+    for none in ["", "null", "{"] {
+        assert!(official().render(&call(none.into())).expect("no arguments").contains("<function=f>\n</function>"));
+    }
+    // As clients have it that stop a reply.
+    let half = official().render(&call(r#"{"a": "half"#.into())).expect("half a call");
+    assert!(half.contains("<parameter=a>\nhalf\n</parameter>\n</function>"), "{half}");
     let error = official().render(&chat(json!(["hi"]))).expect_err("no object");
     assert!(matches!(error, TemplateError::Message { message: 0, .. }), "{error}");
     let error = official().render(&chat(json!([{ "content": "hi" }]))).expect_err("no role");

@@ -16,7 +16,8 @@ struct Read {
     content: String,
     /// Name and arguments.
     calls: Vec<(String, String)>,
-    ended: usize,
+    /// Whether each call is complete.
+    complete: Vec<bool>,
 }
 
 fn tools() -> Arc<ToolSet> {
@@ -43,50 +44,65 @@ fn gather(events: Vec<ReplyEvent>) -> Read {
             ReplyEvent::Content(text) => read.content += &text,
             ReplyEvent::CallBegin { index, id, name } => {
                 assert_eq!((index, id), (read.calls.len(), format!("call_x{index}")));
-                assert_eq!(read.ended, index, "one call at a time");
                 read.calls.push((name, String::new()));
+                read.complete.push(false);
             }
             ReplyEvent::CallArguments { index, json } => {
-                assert!(!json.is_empty() && index + 1 == read.calls.len() && read.ended == index);
+                assert!(!json.is_empty() && index + 1 == read.calls.len() && !read.complete[index]);
                 read.calls[index].1 += &json;
             }
             ReplyEvent::CallEnd { index } => {
                 assert_eq!(index + 1, read.calls.len());
-                read.ended += 1;
+                read.complete[index] = true;
             }
         }
     }
-    assert_eq!(read.ended, read.calls.len(), "every call ends: {read:?}");
-    for (name, arguments) in &read.calls {
+    for ((name, arguments), complete) in read.calls.iter().zip(&read.complete) {
         let parsed: Result<serde_json::Map<String, Value>, _> = serde_json::from_str(arguments);
-        assert!(parsed.is_ok(), "{name}: {arguments}");
+        assert_eq!(parsed.is_ok(), *complete, "{name}: {arguments}");
     }
     read
 }
 
-fn run(begins: bool, single: bool, pushes: &[&str]) -> Read {
+/// `own`: whether the model has ended the text.
+fn run(begins: bool, single: bool, own: bool, pushes: &[&str]) -> Read {
     let mut parser = parser(begins, single);
     let mut events: Vec<ReplyEvent> = pushes.iter().flat_map(|text| parser.push(text)).collect();
-    events.extend(parser.finish());
-    gather(events)
+    events.extend(if own { parser.finish() } else { parser.cut() });
+    let read = gather(events);
+    // A call of which there is no name yet gives nothing.
+    assert!(parser.was_cut() || read.complete.iter().all(|complete| *complete), "{read:?}");
+    read
 }
 
 /// Reads `text` whole and in single characters.
-fn read_from(begins: bool, text: &str) -> Read {
-    let whole = run(begins, false, &[text]);
+fn read_to(own: bool, begins: bool, text: &str) -> Read {
+    let whole = run(begins, false, own, &[text]);
     let characters: Vec<String> = text.chars().map(String::from).collect();
     let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
-    assert_eq!(run(begins, false, &characters), whole, "{text:?}");
+    assert_eq!(run(begins, false, own, &characters), whole, "{text:?}");
     whole
+}
+
+fn read_from(begins: bool, text: &str) -> Read {
+    read_to(true, begins, text)
 }
 
 fn read(text: &str) -> Read {
     read_from(false, text)
 }
 
+/// The calls, all of which are complete.
 fn calls(text: &str) -> Vec<(String, Value)> {
     let parse = |(name, arguments): (String, String)| (name, serde_json::from_str(&arguments).expect("JSON"));
     read(text).calls.into_iter().map(parse).collect()
+}
+
+/// The arguments of the only call, which was cut.
+fn open(text: &str, own: bool) -> String {
+    let mut all = read_to(own, false, text);
+    assert_eq!(all.complete, [false], "{text:?}: {all:?}");
+    all.calls.remove(0).1
 }
 
 fn one(name: &str, arguments: Value) -> Vec<(String, Value)> {
@@ -127,7 +143,13 @@ fn case_17_malformed_calls_are_salvaged() {
         "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>",
         "<tool_call>\n<function=f>\n<parameter=text>\nx\n</function>\n</tool_call>",
         "<tool_call>\n<function=f>\n<parameter=text>\nx\n</tool_call>",
-        "<tool_call>\n<function=f>\n<parameter=text>\nx\n",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</par",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>\n<parameter=text>\ny\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f>\n{\"text\": \"x\"}\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f>\n{'text': 'x'}\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f>\n{\"text\": \"x\"</function>\n</tool_call>",
+        "<tool_call>\n<function=f>\n{\"text\": \"x\"",
+        "<tool_call>\n<function=f>\n<parameter name=\"text\">x</parameter>\n</function>\n</tool_call>",
         "<tool_call><function=f><parameter=text>x</parameter></function></tool_call>",
         "<tool_call>\n<function=\"f\">\n<parameter=\"text\">\nx\n</parameter>\n</function>\n</tool_call>",
         "<tool_call>\n<function=f\n<parameter=text\nx\n</parameter>\n</function>\n</tool_call>",
@@ -136,7 +158,7 @@ fn case_17_malformed_calls_are_salvaged() {
         "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"text\": \"x\"}}\n</tool_call>",
         "<tool_call>{'name': 'f', 'arguments': {'text': 'x'}}</tool_call>",
         "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"x\"}\n</tool_call>",
-        "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"x",
+        "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"x\"}",
     ] {
         assert_eq!(calls(text), x(), "{text:?}");
         assert_eq!(read(text).content, "", "{text:?}");
@@ -146,12 +168,21 @@ fn case_17_malformed_calls_are_salvaged() {
         "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>\n</function>\n<function=now>\n</function>\n</tool_call>",
         "<tool_call>\n<function=f>\n<parameter=text>\nx\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>",
         "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=f>\n<parameter=text>\nx\n</parameter>\n<function=now>\n</function>\n</tool_call>",
         "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"x\"}}</tool_call>\n<tool_call>{\"name\": \"now\"}</tool_call>",
     ] {
         assert_eq!(calls(text), [first.clone(), second.clone()], "{text:?}");
     }
-    // An object that is no call stays text.
+    // An object that is no call stays text, and so does a call without a name.
     assert_eq!(read("<tool_call>\n{\"a\": 1}\n").content, "<tool_call>\n{\"a\": 1}\n");
+    assert_eq!(read("<tool_call>\n<function=>\n</function>").content, "<tool_call>\n<function=>\n</function>");
+    // One tag too many is forgiven right after a call; what is written about tags later is text.
+    let text = format!("{}\n</tool_call>\nThe tags </tool_call> and </think>.", written(&[]));
+    assert_eq!(read(&text).content, "The tags </tool_call> and </think>.");
+    // An object beside parameters adds to them.
+    let both =
+        "<tool_call>\n<function=f>\n{\"count\": 1}\n<parameter=text>\nx\n</parameter>\n</function>\n</tool_call>";
+    assert_eq!(calls(both), one("f", json!({"count": 1, "text": "x"})));
 }
 
 #[test]
@@ -168,6 +199,13 @@ fn case_18_a_call_ends_reasoning_that_was_not_closed() {
     );
     let late = read_from(true, &format!("I need f.\n{}\n</think>\n\nDone.", written(&[])));
     assert_eq!((late.reasoning.as_str(), late.content.as_str(), late.calls.len()), ("I need f.", "Done.", 1));
+    // The thought goes on until it is closed, or ends.
+    let on = format!("I need f.\n{}\nBut <b>wait</b>, <tool_call> is a tag.\n\n{}\n", written(&[]), written(&[]));
+    let thought = "I need f.\nBut <b>wait</b>, <tool_call> is a tag.";
+    let all = read_from(true, &on);
+    assert_eq!((all.reasoning.as_str(), all.content.as_str(), all.calls.len()), (thought, "", 2));
+    let all = read_from(true, &format!("{on}</think>\n\nDone </think>."));
+    assert_eq!((all.reasoning.as_str(), all.content.as_str(), all.calls.len()), (thought, "Done </think>.", 2));
     // Thoughts about tags are thoughts.
     for thought in
         ["A <tool_call> tag.", "<tool_call>\n<function=NAME>\n", "<tool_call>\n<function=", "<tool_call> <t", "a <t"]
@@ -225,6 +263,9 @@ fn case_20_strings_are_byte_exact() {
         "</think>",
         "<|im_end|>",
         "Say:\n<tool_call>\n<function=f>\n<parameter=text>\nhi\n</parameter>\n</function>\n</tool_call>\nEnd",
+        "<function=f>\n<parameter=text>\nhi\n</parameter>\n</function>",
+        "  <function=f>\n  <parameter=text>\nhi\n</parameter>\n</function>\n",
+        "<tool_call>\r\n<function=f>\r\n<parameter=text>\r\nhi\r\n</parameter>\r\n</function>\r\n</tool_call>",
         "{\"json\": true}",
         "null",
         "5.0",
@@ -279,13 +320,64 @@ fn case_23_a_call_that_is_cut_gives_what_is_there() {
         let rest = all.content.strip_prefix("Go.").unwrap_or_default();
         assert!(rest.len() < "\n<tool_call>".len() && "\n<tool_call>".starts_with(rest), "{end}: {rest:?}");
     }
-    let cut = |marker: &str| calls(&text[..text.find(marker).expect("there") + marker.len()]);
-    assert_eq!(cut("<function"), []);
-    assert_eq!(cut("<function=f>"), one("f", json!({})));
-    assert_eq!(cut("<parameter=cou"), one("f", json!({})));
-    assert_eq!(cut("1"), one("f", json!({"count": 1})));
-    assert_eq!(cut("some te"), one("f", json!({"count": 12, "text": "some te"})));
-    assert_eq!(cut("some text\n</par"), one("f", json!({"count": 12, "text": "some text"})));
+    let to = |marker: &str| &text[..text.find(marker).expect("there") + marker.len()];
+    // Within a name or a value it makes no difference who has ended the text.
+    for own in [false, true] {
+        assert_eq!(run(false, false, own, &[to("<function=")]).calls, []);
+        assert_eq!(open(to("<parameter=cou"), own), "{");
+        assert_eq!(open(to("1"), own), r#"{"count":1"#);
+        assert_eq!(open(to("some te"), own), r#"{"count":12,"text":"some te"#);
+        assert_eq!(open(to("some text\n"), own), r#"{"count":12,"text":"some text"#);
+        let json = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"text\": \"x";
+        assert_eq!(open(json, own), r#"{"text":"x"#);
+    }
+    // Outside of them the model may have left out tags.
+    for (to, cut, whole) in [
+        (to("<function=f>"), "{", json!({})),
+        (to("12\n</parameter>"), r#"{"count":12"#, json!({"count": 12})),
+        (to("some text\n</par"), r#"{"count":12,"text":"some text""#, json!({"count": 12, "text": "some text"})),
+        ("<tool_call>\n<function=f>\n{\"count\": [1", "{\"count\": [1", json!({"count": [1]})),
+    ] {
+        assert_eq!(open(to, false), cut);
+        assert_eq!(calls(to), one("f", whole));
+    }
+    // Whatever is there of a value leaves the arguments open.
+    for (key, value, json) in [
+        ("list", "[1, 'a", r#""list":[1, 'a"#),
+        ("list", "[1]}", r#""list":"[1]}"#),
+        ("list", "1]}", r#""list":"1]}"#),
+        ("note", "nul", r#""note":"nul"#),
+        ("flag", "tr", r#""flag":"tr"#),
+        ("count", "", r#""count":"#),
+    ] {
+        let text = format!("<tool_call>\n<function=f>\n<parameter={key}>\n{value}");
+        assert_eq!(open(&text, false), format!("{{{json}"));
+    }
+    // A call before it is complete.
+    let second = format!("{}\n<tool_call>\n<function=f>\n<parameter=text>\nx", written(&[]));
+    assert_eq!(read_to(false, false, &second).complete, [true, false]);
+}
+
+/// Where a quoted call has no end, the end of the call that quotes it is taken for that: what comes of it must not run.
+#[test]
+fn a_quote_without_an_end_leaves_the_call_open() {
+    let quoting = written(&[("text", "Say:\n<function=f>\n<parameter=text>\nhi"), ("count", "1")]);
+    assert!(open(&quoting, true).starts_with(r#"{"text":"Say:\n<function=f>"#));
+    let two = format!("{quoting}\n<tool_call>\n<function=now>\n</function>\n</tool_call>");
+    let all = read(&two);
+    assert_eq!((all.complete.as_slice(), all.calls[1].0.as_str()), ([false, true].as_slice(), "now"));
+}
+
+#[test]
+fn names_have_a_longest() {
+    for length in [500, 512, 513, 2000] {
+        let name = "n".repeat(length);
+        let all = read(&format!(
+            "<tool_call>\n<function={name}>\n<parameter={name}>\n1\n</parameter>\n</function>\n</tool_call>"
+        ));
+        assert_eq!(all.calls.len(), 1, "{length}");
+        assert!(name.starts_with(&all.calls[0].0) && all.calls[0].0.len() == length.min(512));
+    }
 }
 
 #[test]
@@ -312,6 +404,9 @@ fn case_26_arguments_come_while_they_are_written() {
     // So does a text that might have been null.
     parser.push("\n</parameter>\n<parameter=note>\nnu");
     assert_eq!(parser.push("mb"), [ReplyEvent::CallArguments { index: 0, json: "\"numb".into() }]);
+    // And one that might have been anything.
+    parser.push("\n</parameter>\n<parameter=other>\n tr");
+    assert_eq!(parser.push("ee"), [ReplyEvent::CallArguments { index: 0, json: "\" tree".into() }]);
 }
 
 #[test]
@@ -337,11 +432,16 @@ fn a_single_call_ends_the_reply() {
 #[test]
 fn the_work_is_linear_in_the_text() {
     // Quadratic work would never end.
-    for unit in ["<", "</parameter>", "<tool_call>", "\n", " ", "</", "{", "<function=f>\n"] {
+    for unit in ["<", "</parameter>", "<tool_call>", "\n", " ", "7", "</", "{", "<function=f>\n"] {
         let long = unit.repeat(100_000 / unit.len());
-        for start in
-            ["", "<tool_call>\n<function=", "<tool_call>\n<function=f>\n<parameter=text>\n", "<tool_call>{\"a\":"]
-        {
+        for start in [
+            "",
+            "<tool_call>\n<function=",
+            "<tool_call>\n<function=f>\n<parameter=text>\n",
+            "<tool_call>\n<function=f>\n<parameter=other>\n",
+            "<tool_call>\n<function=f>\n{\"a\":",
+            "<tool_call>{\"a\":",
+        ] {
             let mut parser = parser(true, false);
             parser.push("</think>");
             parser.push(start);
@@ -365,6 +465,9 @@ fn fragments() -> impl Strategy<Value = String> {
         "<parameter=count>",
         "<parameter=list>",
         "<parameter=note>",
+        "<parameter name=\"text\">",
+        "<function=>",
+        "{\"text\": \"x\"}",
         "</parameter>",
         "<think>",
         "</think>",
@@ -393,12 +496,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn cuts_do_not_change_what_is_read(begins in any::<bool>(), single in any::<bool>(), text in fragments(), places in places()) {
-        let whole = run(begins, single, &[&text]);
-        prop_assert_eq!(run(begins, single, &cut(&text, &places)), whole.clone());
+    fn cuts_do_not_change_what_is_read(
+        begins in any::<bool>(),
+        single in any::<bool>(),
+        own in any::<bool>(),
+        text in fragments(),
+        places in places(),
+    ) {
+        let whole = run(begins, single, own, &[&text]);
+        prop_assert_eq!(run(begins, single, own, &cut(&text, &places)), whole.clone());
         let characters: Vec<String> = text.chars().map(String::from).collect();
         let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
-        prop_assert_eq!(run(begins, single, &characters), whole);
+        prop_assert_eq!(run(begins, single, own, &characters), whole);
     }
 
     #[test]

@@ -32,7 +32,7 @@ use lily_backend::{Backend, Description};
 pub use cache::{CacheOptions, CacheStats, DiskOptions};
 use inbox::Inbox;
 pub use reply::{Canceller, Event, FinishReason, Reply, Usage};
-pub use request::{Penalties, Request, SubmitError};
+pub use request::{Budget, Penalties, Request, SubmitError};
 
 /// How an [`Engine`] shares its backend among requests.
 #[derive(Clone, Debug)]

@@ -27,6 +27,19 @@ impl Default for Penalties {
     }
 }
 
+/// What ends a section of the reply that grows too long: a thought, say. If none of `until` is among the first `tokens`
+/// tokens of the reply, the tokens after those are `close`, whatever would have been drawn; they are given out and count
+/// as any other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Tokens that the section may take, counted from the reply's beginning; may be 0.
+    pub tokens: usize,
+    /// Once one of these has been drawn, the section has ended by itself or may no longer be ended.
+    pub until: Vec<u32>,
+    /// What ends the section.
+    pub close: Vec<u32>,
+}
+
 /// One reply to one prompt.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -47,6 +60,8 @@ pub struct Request {
     pub stop_tokens: Vec<u32>,
     /// Report log-probabilities of the chosen token and of this many most probable ones.
     pub top_logprobs: Option<usize>,
+    /// Bounds the reply's first section.
+    pub budget: Option<Budget>,
 }
 
 impl Request {
@@ -62,6 +77,7 @@ impl Request {
             max_tokens,
             stop_tokens: Vec::new(),
             top_logprobs: None,
+            budget: None,
         }
     }
 
@@ -98,6 +114,9 @@ impl Request {
             require((token as usize) < vocabulary, "logit_bias", "for tokens of the vocabulary", token)?;
             require(bias.is_finite(), "logit_bias", "finite", bias)?;
         }
+        for &token in self.budget.iter().flat_map(|budget| &budget.close) {
+            require((token as usize) < vocabulary, "budget", "closed by tokens of the vocabulary", token)?;
+        }
         Ok(())
     }
 
@@ -113,6 +132,7 @@ impl Request {
             max_tokens: self.max_tokens,
             stop_tokens: self.stop_tokens,
             top_logprobs: self.top_logprobs,
+            budget: self.budget,
             events,
         }
     }
@@ -151,7 +171,7 @@ pub enum SubmitError {
     #[error("{parameter} {problem}")]
     InvalidParameter {
         /// As OpenAI's API names it: `temperature`, `top_p`, `min_p`, `presence_penalty`, `frequency_penalty`,
-        /// `repetition_penalty`, `logit_bias`, `max_tokens`.
+        /// `repetition_penalty`, `logit_bias`, `max_tokens`; or `budget`.
         parameter: &'static str,
         /// What it must be, and what it was.
         problem: String,

@@ -8,6 +8,7 @@ use lily_backend::{Draw, Output, Sample, Sampling, Segment, Want};
 
 use crate::penalties::Adjustments;
 use crate::reply::{Event, Events, FinishReason, Usage};
+use crate::request::Budget;
 use crate::scheduler::Need;
 
 /// A checked request that waits.
@@ -19,6 +20,7 @@ pub(crate) struct Job {
     pub(crate) max_tokens: usize,
     pub(crate) stop_tokens: Vec<u32>,
     pub(crate) top_logprobs: Option<usize>,
+    pub(crate) budget: Option<Budget>,
     pub(crate) events: Events,
 }
 
@@ -184,7 +186,8 @@ impl<S> Sequence<S> {
         }
     }
 
-    fn take(&mut self, sample: Sample) -> Option<FinishReason> {
+    fn take(&mut self, drawn: Sample) -> Option<FinishReason> {
+        let sample = self.within_budget(drawn);
         self.drawn.push(sample.token);
         if self.job.stop_tokens.contains(&sample.token) {
             return Some(FinishReason::Stop);
@@ -192,6 +195,23 @@ impl<S> Sequence<S> {
         self.job.adjustments.record(sample.token);
         self.job.events.send(Event::Token(sample));
         (self.drawn.len() == self.limit).then_some(FinishReason::Length)
+    }
+
+    /// What was drawn or, if a section has used up its budget, what ends it.
+    fn within_budget(&mut self, drawn: Sample) -> Sample {
+        let Some(budget) = &self.job.budget else { return drawn };
+        match self.drawn.len().checked_sub(budget.tokens) {
+            None if budget.until.contains(&drawn.token) => self.job.budget = None,
+            None => {}
+            Some(place) => match budget.close.get(place) {
+                Some(&token) => {
+                    let logprob = self.job.top_logprobs.map(|_| 0.0);
+                    return Sample { token, logprob, top: Vec::new() };
+                }
+                None => self.job.budget = None,
+            },
+        }
+        drawn
     }
 
     /// What is left when nothing more is to come: the state, the tokens that it holds, how many of those were drawn, and

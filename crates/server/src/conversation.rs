@@ -5,11 +5,11 @@ use crate::error::ApiError;
 use crate::params::Limits;
 use crate::replay::{ReplayStore, Turn};
 use crate::shared::Shared;
-use crate::submit::{Reading, check_length, encode};
+use crate::submit::{Reading, check_bytes, check_length};
+use crate::thinking::THINKING_BUDGET;
 use crate::tools::Tools;
-use lily_chat::{Prompt, TemplateError, begins_in_reasoning};
+use lily_chat::{Guard, Prompt, TemplateError, begins_in_reasoning, secret};
 use serde_json::{Map, Value};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 /// What the model is to go on with.
@@ -17,7 +17,7 @@ pub(crate) struct Conversation {
     /// In OpenAI's chat form, checked.
     pub(crate) messages: Vec<Value>,
     pub(crate) tools: Tools,
-    /// What the template gets beyond messages and tools.
+    /// What the template gets beyond messages and tools; and `thinking_budget`, a number above 0, which it does not get.
     pub(crate) kwargs: Map<String, Value>,
     /// What the ids of calls begin with, as the endpoint's clients know them.
     pub(crate) id_prefix: &'static str,
@@ -26,33 +26,63 @@ pub(crate) struct Conversation {
 impl Conversation {
     /// The prompt's tokens, and how to read the reply.
     pub(crate) fn into_prompt(self, shared: &Shared) -> Result<(Vec<u32>, Reading), ApiError> {
-        let mut primer = self.tools.primer();
-        let reading = |primed: String, reasoning: bool| Reading {
-            reasoning: Some(reasoning),
-            tools: self.tools.set(),
-            single: !self.tools.parallel,
-            primed,
-            id_prefix: self.id_prefix,
-        };
+        self.within(&shared.limits, shared)
+    }
+
+    /// As [`Self::into_prompt`], for a context of other limits.
+    fn within(mut self, limits: &Limits, shared: &Shared) -> Result<(Vec<u32>, Reading), ApiError> {
+        let thinking_budget = self.kwargs.remove(THINKING_BUDGET).and_then(|budget| budget.as_u64());
+        if !limits.defaults.thinking {
+            self.kwargs.entry("enable_thinking").or_insert(false.into());
+        }
         let mut prompt = Prompt {
             messages: self.messages,
-            tools: self.tools.shown().to_vec(),
+            tools: self.tools.definitions.clone(),
             add_generation_prompt: true,
             kwargs: self.kwargs,
         };
-        let mut parts = render(&mut prompt, shared)?;
-        let Some(Part::Text(end)) = parts.last_mut() else { return Err(ApiError::internal("an empty prompt")) };
-        let reasons = begins_in_reasoning(end);
-        let reading = reading(primer.clone(), reasons && primer.is_empty());
-        if !primer.is_empty() {
-            // The call comes at once: it may not begin within reasoning.
-            if reasons {
-                primer.insert_str(0, "\n</think>\n\n");
-            }
-            end.push_str(&primer);
-        }
-        Ok((tokens(&parts, shared)?, reading))
+        let primed = self.tools.primer();
+        let turns = known_turns(&prompt.messages, &shared.replay);
+        let are_known = !turns.is_empty();
+        let mut write = |turns| write(&mut prompt, turns, &primed, limits, shared);
+        let (tokens, reasoning) = match write(turns) {
+            // Reasoning that the client has left out may be what is too much.
+            Err(error) if are_known && error.is_context_length() => write(Vec::new())?,
+            written => written?,
+        };
+        let reading = Reading {
+            reasoning: Some(reasoning),
+            tools: self.tools.set(),
+            single: self.tools.single(),
+            primed,
+            id_prefix: self.id_prefix,
+            forbids_calls: self.tools.are_forbidden(),
+            thinking_budget: thinking_budget.map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX)),
+        };
+        Ok((tokens, reading))
     }
+}
+
+/// The tokens of a prompt with these turns in it and the reply's beginning, and whether the reply goes on within reasoning.
+fn write(
+    prompt: &mut Prompt,
+    turns: Vec<(usize, Arc<Turn>)>,
+    primed: &str,
+    limits: &Limits,
+    shared: &Shared,
+) -> Result<(Vec<u32>, bool), ApiError> {
+    let guard = Guard::new(&shared.tokenizer);
+    let mut parts = render(prompt, turns, shared, &guard)?;
+    let Some(Part::Text(end)) = parts.last_mut() else { return Err(ApiError::internal("an empty prompt")) };
+    let reasons = begins_in_reasoning(end);
+    if !primed.is_empty() {
+        // The call comes at once: it may not begin within reasoning.
+        if reasons {
+            end.push_str("\n</think>\n\n");
+        }
+        end.push_str(primed);
+    }
+    Ok((tokens(&parts, limits, &guard)?, reasons && primed.is_empty()))
 }
 
 /// A piece of a prompt.
@@ -62,12 +92,14 @@ enum Part {
     Turn(Arc<Turn>, usize),
 }
 
-fn tokens(parts: &[Part], shared: &Shared) -> Result<Vec<u32>, ApiError> {
-    let limits: &Limits = &shared.limits;
+fn tokens(parts: &[Part], limits: &Limits, guard: &Guard<'_>) -> Result<Vec<u32>, ApiError> {
     let mut tokens = Vec::new();
     for part in parts {
         match part {
-            Part::Text(text) => tokens.extend(encode(&shared.tokenizer, limits, text, "messages")?),
+            Part::Text(text) => {
+                check_bytes(guard.clean(text).len(), limits, "messages")?;
+                tokens.extend(guard.encode(text).map_err(|error| ApiError::internal(error.to_string()))?);
+            }
             Part::Turn(turn, start) => tokens.extend_from_slice(&turn.tokens[*start..]),
         }
     }
@@ -76,37 +108,54 @@ fn tokens(parts: &[Part], shared: &Shared) -> Result<Vec<u32>, ApiError> {
 }
 
 /// The prompt, the last part of which is text, with the model's own tokens for the turns that are known.
-fn render(prompt: &mut Prompt, shared: &Shared) -> Result<Vec<Part>, ApiError> {
-    let mut turns = known_turns(&prompt.messages, &shared.replay);
-    // A turn that cannot be put in is written out by the template as any other, in a second attempt.
-    for _ in 0..2 {
-        if turns.is_empty() {
-            break;
-        }
-        let marks: Vec<Marks> = turns.iter().map(|_| Marks::new()).collect();
-        // The messages can be megabytes: only those that change are copied.
-        let mark = |((index, turn), marks): (&(usize, Arc<Turn>), &Marks)| {
-            let message = &mut prompt.messages[*index];
-            let original = message.clone();
-            marks.put_in(message, turn);
-            original
-        };
-        let originals: Vec<Value> = turns.iter().zip(&marks).map(mark).collect();
-        let text = shared.template.render(prompt);
-        for ((index, _), original) in turns.iter().zip(originals) {
-            prompt.messages[*index] = original;
-        }
-        // What is wrong with the messages is better told by their own text.
-        let Ok(text) = text else { break };
-        match assemble(&text, &turns, &marks) {
+fn render(
+    prompt: &mut Prompt,
+    mut turns: Vec<(usize, Arc<Turn>)>,
+    shared: &Shared,
+    guard: &Guard<'_>,
+) -> Result<Vec<Part>, ApiError> {
+    if !turns.is_empty() {
+        match render_turns(prompt, &turns, shared, guard) {
             Ok(parts) => return Ok(parts),
-            Err(misfit) => {
-                turns.remove(misfit);
+            // Those that cannot be put in are written out by the template as any other message.
+            Err(fit) => {
+                let mut fit = fit.into_iter();
+                turns.retain(|_| fit.next().unwrap_or(false));
             }
         }
     }
-    let text = shared.template.render(prompt).map_err(template_error)?;
+    if !turns.is_empty()
+        && let Ok(parts) = render_turns(prompt, &turns, shared, guard)
+    {
+        return Ok(parts);
+    }
+    let text = shared.template.render_guarded(prompt, guard).map_err(template_error)?;
     Ok(vec![Part::Text(text)])
+}
+
+/// The prompt with all of the turns; or which of them can be put in.
+fn render_turns(
+    prompt: &mut Prompt,
+    turns: &[(usize, Arc<Turn>)],
+    shared: &Shared,
+    guard: &Guard<'_>,
+) -> Result<Vec<Part>, Vec<bool>> {
+    let marks: Vec<Marks> = turns.iter().map(|_| Marks::new()).collect();
+    // The messages can be megabytes: only those that change are copied.
+    let mark = |((index, turn), marks): (&(usize, Arc<Turn>), &Marks)| {
+        let message = &mut prompt.messages[*index];
+        let original = message.clone();
+        marks.put_in(message, turn);
+        original
+    };
+    let originals: Vec<Value> = turns.iter().zip(&marks).map(mark).collect();
+    let text = shared.template.render_guarded(prompt, guard);
+    for ((index, _), original) in turns.iter().zip(originals) {
+        prompt.messages[*index] = original;
+    }
+    // What is wrong with the messages is better told by their own text.
+    let Ok(text) = text else { return Err(vec![false; turns.len()]) };
+    assemble(&text, turns, &marks)
 }
 
 fn known_turns(messages: &[Value], store: &ReplayStore) -> Vec<(usize, Arc<Turn>)> {
@@ -115,7 +164,6 @@ fn known_turns(messages: &[Value], store: &ReplayStore) -> Vec<(usize, Arc<Turn>
 }
 
 /// Texts that stand for a turn's reasoning and for the rest of it while the template puts everything in its place.
-/// Nobody can know them before, so that no message can hold them.
 struct Marks {
     reasoning: String,
     rest: String,
@@ -123,10 +171,7 @@ struct Marks {
 
 impl Marks {
     fn new() -> Self {
-        // Each RandomState has keys of its own.
-        let random = || RandomState::new().build_hasher().finish();
-        let mark = |what: char| format!("\u{f8ff}{what}{:016x}{:016x}\u{f8ff}", random(), random());
-        Self { reasoning: mark('r'), rest: mark('c') }
+        Self { reasoning: secret(), rest: secret() }
     }
 
     fn put_in(&self, message: &mut Value, turn: &Turn) {
@@ -137,26 +182,35 @@ impl Marks {
         let reasoning = if turn.begins_in_reasoning { self.reasoning.as_str() } else { "" };
         message.insert("reasoning_content".into(), reasoning.into());
     }
+
+    /// What stands before them in a text, the token from which on the turn takes their place, and what stands after them.
+    fn find<'t>(&self, text: &'t str, turn: &Turn) -> Option<(&'t str, usize, &'t str)> {
+        let (before, after) = text.split_once(&self.rest)?;
+        match before.find(&self.reasoning) {
+            Some(start) => Some((&before[..start], 0, after)),
+            // The template has left the reasoning out.
+            None if turn.begins_in_reasoning => Some((before, turn.content_start?, after)),
+            None => Some((before, 0, after)),
+        }
+    }
 }
 
-/// The text cut at its marks, which give way to the turns; or the number of a turn that does not fit.
-fn assemble(text: &str, turns: &[(usize, Arc<Turn>)], marks: &[Marks]) -> Result<Vec<Part>, usize> {
+/// The text cut at its marks, which give way to the turns; or which of them fit.
+fn assemble(text: &str, turns: &[(usize, Arc<Turn>)], marks: &[Marks]) -> Result<Vec<Part>, Vec<bool>> {
     let mut parts = Vec::with_capacity(2 * turns.len() + 1);
+    let mut fit = Vec::with_capacity(turns.len());
     let mut rest = text;
-    for (number, ((_, turn), marks)) in turns.iter().zip(marks).enumerate() {
-        let at = rest.find(&marks.rest).ok_or(number)?;
-        let (start, token) = match rest[..at].find(&marks.reasoning) {
-            Some(start) => (start, 0),
-            // The template has left the reasoning out.
-            None if turn.begins_in_reasoning => (at, turn.content_start.ok_or(number)?),
-            None => (at, 0),
-        };
-        parts.push(Part::Text(rest[..start].to_owned()));
-        parts.push(Part::Turn(Arc::clone(turn), token));
-        rest = &rest[at + marks.rest.len()..];
+    for ((_, turn), marks) in turns.iter().zip(marks) {
+        let place = marks.find(rest, turn);
+        fit.push(place.is_some());
+        if let Some((before, token, after)) = place {
+            parts.push(Part::Text(before.to_owned()));
+            parts.push(Part::Turn(Arc::clone(turn), token));
+            rest = after;
+        }
     }
     parts.push(Part::Text(rest.to_owned()));
-    Ok(parts)
+    if fit.contains(&false) { Err(fit) } else { Ok(parts) }
 }
 
 pub(crate) fn template_error(error: TemplateError) -> ApiError {

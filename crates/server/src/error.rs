@@ -20,6 +20,8 @@ pub(crate) struct ApiError {
     quotes_prompt: bool,
 }
 
+const CONTEXT_LENGTH: &str = "context_length_exceeded";
+
 /// What of a refusal may be logged; travels with its response.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
@@ -50,7 +52,12 @@ impl ApiError {
             "The prompt holds {counted}; the context of this server holds {limit} tokens, and a reply needs at least one of \
              them. Shorten the prompt{advice}."
         );
-        Self { code: Some("context_length_exceeded"), ..Self::parameter(param, message) }
+        Self { code: Some(CONTEXT_LENGTH), ..Self::parameter(param, message) }
+    }
+
+    /// Whether the prompt is too long.
+    pub(crate) fn is_context_length(&self) -> bool {
+        self.code == Some(CONTEXT_LENGTH)
     }
 
     /// 404 for a path; `paths` are those there are.

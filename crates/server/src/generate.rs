@@ -56,7 +56,7 @@ impl End {
 pub(crate) enum Reason {
     /// The model was done, or a stop string came.
     Stop,
-    /// It was cut, if within a call, too.
+    /// It was cut; or the model ended it in the middle of a call, which is cut then.
     Length,
     /// It was done and wants tools to be called.
     ToolCalls,
@@ -191,15 +191,20 @@ impl Generation {
 
     /// The rest of the text, if there is any, and then the end.
     fn last_delta(&mut self, reason: FinishReason) -> Update {
-        let delta = self.text.finish();
+        let by_model = reason == FinishReason::Stop && !self.text.stopped();
+        let delta = self.text.finish(by_model);
         self.record(&delta);
         self.usage.reasoning_tokens = self.text.reasoning_tokens();
         let reason = match reason {
+            FinishReason::Stop if by_model && self.text.cut_a_call() => Reason::Length,
             FinishReason::Stop if self.text.calls_tools() => Reason::ToolCalls,
             FinishReason::Stop => Reason::Stop,
             FinishReason::Length => Reason::Length,
         };
-        if let Some(recorder) = self.recorder.take().filter(|_| reason == Reason::ToolCalls) {
+        if let Some(recorder) = self.recorder.take()
+            && reason == Reason::ToolCalls
+            && (by_model || recorder.ends_with_a_call())
+        {
             recorder.keep(self.text.content_start());
         }
         if !delta.events.is_empty() || !delta.tokens.is_empty() {

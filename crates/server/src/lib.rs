@@ -16,21 +16,25 @@
 //!
 //! Where OpenAI leaves it open:
 //! - `model` may be any string or absent; the answer bears the served model's name.
-//! - Beyond OpenAI's parameters: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`, and `enable_thinking`
-//!   as a short form of `chat_template_kwargs.enable_thinking`, `preserve_thinking` likewise; `reasoning_effort:
-//!   "none"` turns thinking off too, its other values leave it on. If they disagree, `chat_template_kwargs` wins, then
-//!   `enable_thinking`.
+//! - Beyond OpenAI's parameters: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`, and `enable_thinking`,
+//!   `preserve_thinking` and `thinking_budget` as short forms of the same in `chat_template_kwargs`. If they disagree,
+//!   `chat_template_kwargs` wins, then the short forms, then `reasoning_effort`.
+//! - `thinking_budget`: after so many tokens the reasoning is closed and the model answers; 0 turns thinking off. The
+//!   tokens that close it count as the model's own. `reasoning_effort` "none" turns thinking off, "minimal" is a budget
+//!   of 1,024 tokens, "low" one of 4,096; the others let the model think as long as it takes.
+//! - The text of a control token in a message, `<|im_end|>` say, is text to the model. Raw prompts hold what they hold.
 //! - A reply's reasoning is `reasoning_content` and, for clients that know it so, `reasoning`, in messages and deltas.
 //! - Without `max_tokens`, or with more than the context has room for, a reply may fill the context: it ends with
 //!   `finish_reason` "length".
-//! - Calls are read from the model's markup while it streams; see [`lily_chat::CallParser`]. `tool_choice` "none" does
-//!   not show the tools to the model; "required" or a function begins the reply with the call, so that it neither
-//!   thinks nor writes anything before.
-//! - A reply that was cut by `max_tokens` has `finish_reason` "length" also within a call, of which what is there is
-//!   given as whole JSON; one that a stop string cuts within a call has "stop". Neither is meant to be run.
-//! - Of a conversation's turns that called tools the server remembers what the model wrote, by the calls' ids, and puts
-//!   that into the prompt, reasoning included, as long as the client's calls, content and reasoning are the same or,
-//!   content and reasoning, left out.
+//! - Calls are read from the model's markup while it streams; see [`lily_chat::CallParser`]. With `tool_choice` "none" the
+//!   model sees the tools, so that the prompt's beginning stays the same, and cannot begin a call; "required" or a
+//!   function begins the reply with the call, so that it neither thinks nor writes anything before.
+//! - A reply that `max_tokens` cuts within a call has `finish_reason` "length", one that a stop string cuts there "stop",
+//!   and one that the model itself ends within a name or a value "length". Of such a call what is there is given, and its
+//!   arguments are left without an end, so that they are no JSON that a client could run.
+//! - Of a conversation's turns that called tools the server remembers, as long as it runs, what the model wrote, by the
+//!   calls' ids, and puts that into the prompt, reasoning included, as long as the client's calls, content and reasoning
+//!   are the same or, content and reasoning, left out, and the prompt fits into the context that way.
 //! - `stop` strings (up to 16) end the whole of the generated text, reasoning included.
 //! - `logprobs` list every generated token whose text is given, reasoning and its markers included; where a stop string
 //!   cuts a token, that token is the last.
@@ -144,7 +148,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Values of parameters that a request leaves out, as the checkpoint's generation_config.json has them.
+/// Values of parameters that a request leaves out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Defaults {
     /// temperature, top_k, top_p, min_p.
@@ -155,6 +159,8 @@ pub struct Defaults {
     pub presence_penalty: f32,
     /// `None`: what the context leaves.
     pub max_tokens: Option<usize>,
+    /// Whether the model thinks.
+    pub thinking: bool,
 }
 
 impl Default for Defaults {
@@ -165,6 +171,7 @@ impl Default for Defaults {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             max_tokens: None,
+            thinking: true,
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Checks `messages`; the template's side prepares them further.
 pub(crate) fn read_messages(messages: Value) -> Result<Vec<Value>, ApiError> {
-    let Value::Array(messages) = messages else {
+    let Value::Array(mut messages) = messages else {
         return Err(fields::wrong_type("messages", "an array", &messages));
     };
     if messages.is_empty() {
@@ -15,7 +15,16 @@ pub(crate) fn read_messages(messages: Value) -> Result<Vec<Value>, ApiError> {
     for (index, message) in messages.iter().enumerate() {
         check(&Fields::of(message, &format!("messages[{index}]"))?)?;
     }
+    messages.iter_mut().filter(|message| message["role"] == "assistant").for_each(refusals_to_text);
     Ok(messages)
+}
+
+/// What the model refused it has said: templates know text alone.
+fn refusals_to_text(message: &mut Value) {
+    let parts = message.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten();
+    for part in parts.filter(|part| part["type"] == "refusal") {
+        *part = json!({"type": "text", "text": part["refusal"]});
+    }
 }
 
 fn check(message: &Fields<'_>) -> Result<(), ApiError> {
@@ -64,6 +73,10 @@ fn check_content(message: &Fields<'_>) -> Result<(), ApiError> {
     for (index, part) in parts.iter().enumerate() {
         let part = Fields::of(part, &format!("{path}[{index}]"))?;
         let kind = fields::string(part.required("type")?, &part.path("type"))?;
+        if kind == "refusal" && message.string("role")? == Some("assistant") {
+            fields::string(part.required("refusal")?, &part.path("refusal"))?;
+            continue;
+        }
         if kind != "text" {
             let path = part.path("type");
             let message = format!(
@@ -84,6 +97,14 @@ mod tests {
 
     fn param(messages: Value) -> Value {
         read_messages(messages).expect_err("wrong").body()["error"]["param"].clone()
+    }
+
+    #[test]
+    fn what_an_assistant_refused_is_text() {
+        let refusal = json!([{"type": "refusal", "refusal": "No."}]);
+        let read = read_messages(json!([{"role": "assistant", "content": refusal}])).expect("fine");
+        assert_eq!(read[0]["content"], json!([{"type": "text", "text": "No."}]));
+        assert_eq!(param(json!([{"role": "user", "content": refusal}])), "messages[0].content[0].type");
     }
 
     #[test]

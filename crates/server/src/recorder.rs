@@ -36,6 +36,11 @@ impl Recorder {
         self.reply.extend(events.to_vec());
     }
 
+    /// Whether the last token ends a call: then nothing has followed it that a client was not given.
+    pub(crate) fn ends_with_a_call(&self) -> bool {
+        self.tokens.last().is_some_and(|&token| self.tokenizer.bytes(token) == b"</tool_call>")
+    }
+
     /// The reply is complete. `content_start`: how many tokens came before the content, if the reasoning was closed.
     pub(crate) fn keep(self, content_start: Option<usize>) {
         // A token that belongs to the marker and to the content has no place at the beginning of a turn.

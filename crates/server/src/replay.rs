@@ -4,7 +4,7 @@
 //! tokens they are cut into, or lack the reasoning that led to them, and then neither the cached state fits nor what
 //! the model sees is what it wrote. So the next prompt takes the very tokens, if the client's calls are still the same.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,13 +33,16 @@ pub(crate) struct Call {
 
 impl Turn {
     /// Whether an assistant's message is this turn: the same calls, and no other text. Text that the client has left
-    /// out counts as the same: many do not keep it.
+    /// out counts as the same, as many do not keep it; reasoning that it says is empty does not.
     fn is(&self, message: &Value) -> bool {
         let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
         let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|name| message[*name].as_str());
         calls.len() == self.calls.len()
             && calls.iter().zip(&self.calls).all(|(call, own)| own.is(call))
-            && same_or_left_out(&self.content, text_of(&message["content"]).as_deref())
+            && same_or_left_out(
+                &self.content,
+                text_of(&message["content"]).as_deref().filter(|text| !text.trim().is_empty()),
+            )
             && same_or_left_out(&self.reasoning, reasoning)
     }
 
@@ -56,17 +59,32 @@ impl Call {
         let function = &call["function"];
         call["id"] == self.id.as_str() && function["name"] == self.name.as_str() && {
             let own: Option<Value> = serde_json::from_str(&self.arguments).ok();
+            let none = || Some(Value::Object(Map::new()));
             let theirs = match &function["arguments"] {
+                Value::Null => none(),
+                Value::String(text) if matches!(text.trim(), "" | "null") => none(),
                 Value::String(text) => serde_json::from_str(text).ok(),
                 other => Some(other.clone()),
             };
-            own.is_some() && own == theirs
+            own.zip(theirs).is_some_and(|(own, theirs)| are_equal(&own, &theirs))
         }
     }
 }
 
+/// Numbers count by their value: what was `5.0` a client may write as `5`.
+fn are_equal(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => a.as_f64() == b.as_f64(),
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| are_equal(a, b)),
+        (Value::Object(a), Value::Object(b)) => {
+            a.len() == b.len() && a.iter().all(|(key, value)| b.get(key).is_some_and(|other| are_equal(value, other)))
+        }
+        _ => one == other,
+    }
+}
+
 fn same_or_left_out(own: &str, theirs: Option<&str>) -> bool {
-    theirs.is_none_or(|theirs| theirs.trim().is_empty() || theirs.trim() == own.trim())
+    theirs.is_none_or(|theirs| theirs.trim() == own.trim())
 }
 
 /// The text of a message's content; `None` if there is none.
@@ -193,15 +211,47 @@ mod tests {
         for other in [
             json!({"content": "Listen:"}),
             json!({"reasoning_content": "no"}),
+            json!({"reasoning_content": ""}),
             json!({"tool_calls": []}),
             json!({"tool_calls": twice}),
             call("c1", "f", json!({"a": 1, "b": "x"})),
             call("c0", "g", json!({"a": 1, "b": "x"})),
             call("c0", "f", json!({"a": 2, "b": "x"})),
             call("c0", "f", json!("{\"a\": 1, \"b\": \"x\"")),
-            call("c0", "f", Value::Null),
         ] {
             assert_eq!(store.find(&message(other.clone())), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_the_same_by_value() {
+        let store = ReplayStore::new(10_000);
+        let is_kept = |own: &str, theirs: Value| {
+            let call = Call { id: "c0".into(), name: "f".into(), arguments: own.into() };
+            store.insert(Turn { calls: vec![call], ..turn("c0") });
+            let function = json!({"name": "f", "arguments": theirs});
+            store.find(&message(json!({"tool_calls": [{"id": "c0", "function": function}]}))).is_some()
+        };
+        for none in [json!("{}"), json!({}), json!(""), json!("null"), Value::Null] {
+            assert!(is_kept("{}", none.clone()), "{none}");
+            assert!(!is_kept(r#"{"a":1}"#, none));
+        }
+        for (own, theirs) in [
+            (r#"{"a":5.0}"#, r#"{"a":5}"#),
+            (r#"{"a":1e3}"#, r#"{"a":1000}"#),
+            (r#"{"a":[{"b":0.10}]}"#, r#"{"a":[{"b":0.1}]}"#),
+            (r#"{"a":-0.0}"#, r#"{"a":0}"#),
+        ] {
+            assert!(is_kept(own, json!(theirs)), "{own} {theirs}");
+        }
+        for (own, theirs) in [
+            (r#"{"a":5.0}"#, r#"{"a":"5"}"#),
+            (r#"{"a":9007199254740993}"#, r#"{"a":9007199254740992}"#),
+            (r#"{"a":[1]}"#, r#"{"a":[1,1]}"#),
+            (r#"{"a":1}"#, r#"{"b":1}"#),
+            (r#"{"a":1,"b":1}"#, r#"{"a":1}"#),
+        ] {
+            assert!(!is_kept(own, json!(theirs)), "{own} {theirs}");
         }
     }
 

@@ -4,7 +4,7 @@ use crate::error::ApiError;
 use crate::params::Limits;
 use crate::replay::ReplayStore;
 use crate::{App, Config};
-use lily_chat::{ChatTemplate, Tokenizer};
+use lily_chat::{ChatTemplate, Tokenizer, secret};
 use lily_engine::Engine;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
@@ -94,9 +94,7 @@ impl Shared {
 
     /// As [`Self::id`], and one that nobody can guess who was not told.
     pub(crate) fn secret_id(&self, prefix: &str) -> String {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        // Each RandomState has keys of its own.
-        format!("{prefix}{:016x}{number:08x}", RandomState::new().build_hasher().finish())
+        format!("{prefix}{}", &secret()[..24])
     }
 }
 

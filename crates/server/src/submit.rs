@@ -8,7 +8,7 @@ use crate::recorder::Recorder;
 use crate::shared::Shared;
 use crate::text::ReplyText;
 use lily_chat::{CallOptions, ReplyParser, Tokenizer, ToolSet};
-use lily_engine::{Request, SubmitError};
+use lily_engine::{Budget, Request, SubmitError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -34,9 +34,35 @@ pub(crate) struct Reading {
     pub(crate) primed: String,
     /// What the ids of calls begin with.
     pub(crate) id_prefix: &'static str,
+    /// Whether the model may not begin a call.
+    pub(crate) forbids_calls: bool,
+    /// Tokens that reasoning may take.
+    pub(crate) thinking_budget: Option<usize>,
 }
 
+/// What takes a token out of every choice.
+const FORBIDDEN: f32 = -1e4;
+
 impl Reading {
+    /// What ends reasoning that grows too long.
+    fn budget(&self, tokenizer: &Tokenizer) -> Result<Option<Budget>, ApiError> {
+        let Some(tokens) = self.thinking_budget.filter(|_| self.reasoning == Some(true)) else { return Ok(None) };
+        let Some(close) = tokenizer.id("</think>") else { return Ok(None) };
+        // The middle of a call that came before the reasoning was closed is no place to close it.
+        let call = tokenizer.id("<tool_call>").filter(|_| self.tools.is_some());
+        Ok(Some(Budget {
+            tokens,
+            until: std::iter::once(close).chain(call).collect(),
+            close: tokenizer.encode("\n</think>\n\n").map_err(|error| ApiError::internal(error.to_string()))?,
+        }))
+    }
+
+    /// The biases of a request, and what keeps the model from calls.
+    fn biases(&self, asked: &[(u32, f32)], tokenizer: &Tokenizer) -> Vec<(u32, f32)> {
+        let call = tokenizer.id("<tool_call>").filter(|_| self.forbids_calls);
+        asked.iter().copied().chain(call.map(|token| (token, FORBIDDEN))).collect()
+    }
+
     /// What reads one reply.
     fn parser(&self, shared: &Shared) -> ReplyParser {
         let calls = self.tools.as_ref().map(|tools| CallOptions {
@@ -65,15 +91,20 @@ impl Reading {
 /// Turns a prompt into tokens, unless its length alone shows that the context cannot hold it: a text of megabytes takes
 /// seconds.
 pub(crate) fn encode(tokenizer: &Tokenizer, limits: &Limits, text: &str, param: &str) -> Result<Vec<u32>, ApiError> {
-    // No token holds more bytes than the longest; normalisation to NFC, which comes first, leaves at least a third.
-    let at_least = text.len() / 3 / limits.longest_token.max(1);
-    if at_least >= limits.max_context {
-        let counted = format!("at least {at_least} tokens ({} bytes)", text.len());
-        return Err(ApiError::context_length(param, &counted, limits));
-    }
+    check_bytes(text.len(), limits, param)?;
     let tokens = tokenizer.encode(text).map_err(|error| ApiError::internal(error.to_string()))?;
     check_length(tokens.len(), limits, param)?;
     Ok(tokens)
+}
+
+/// 400 if a text of `bytes` cannot but leave no room for a reply.
+pub(crate) fn check_bytes(bytes: usize, limits: &Limits, param: &str) -> Result<(), ApiError> {
+    // No token holds more bytes than the longest; normalisation to NFC, which comes first, leaves at least a third.
+    let at_least = bytes / 3 / limits.longest_token.max(1);
+    if at_least < limits.max_context {
+        return Ok(());
+    }
+    Err(ApiError::context_length(param, &format!("at least {at_least} tokens ({bytes} bytes)"), limits))
 }
 
 /// 400 if a prompt of `count` tokens leaves no room for a reply.
@@ -101,11 +132,12 @@ pub(crate) fn submit(
                 prompt: prompt.clone(),
                 sampling: parameters.sampling,
                 penalties: parameters.penalties,
-                logit_bias: parameters.logit_bias.clone(),
+                logit_bias: job.reading.biases(&parameters.logit_bias, &shared.tokenizer),
                 seed: parameters.seed.map(|seed| seed.wrapping_add(choice as u64)),
                 max_tokens: parameters.max_tokens.unwrap_or(room).min(room),
                 stop_tokens: shared.stop_tokens.clone(),
                 top_logprobs: job.top_logprobs,
+                budget: job.reading.budget(&shared.tokenizer)?,
             };
             let reply = shared.engine.submit(request).map_err(|error| refused(error, param, &shared.limits))?;
             let tokenizer = Arc::clone(&shared.tokenizer);

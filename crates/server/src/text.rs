@@ -37,8 +37,6 @@ pub(crate) struct ReplyText {
     reasoned: bool,
     /// Calls that have begun.
     calls: usize,
-    /// Whether a stop string has cut a call.
-    cut_call: bool,
 }
 
 struct Pending {
@@ -71,7 +69,6 @@ impl ReplyText {
             content_begun: false,
             reasoned: false,
             calls: 0,
-            cut_call: false,
         };
         let events = text.parser.push(primed);
         text.take_events(events);
@@ -101,8 +98,8 @@ impl ReplyText {
         self.stopped
     }
 
-    /// Ends the text: gives what was held back.
-    pub(crate) fn finish(&mut self) -> Delta {
+    /// Ends the text: gives what was held back. `by_model`: whether the model has ended it.
+    pub(crate) fn finish(&mut self, by_model: bool) -> Delta {
         if self.stopped {
             self.give_cut_tokens();
         } else {
@@ -111,21 +108,26 @@ impl ReplyText {
             let stopped = self.stops.push(&text);
             self.release(&stopped.text);
             if stopped.hit.is_some() {
+                self.stopped = true;
                 self.give_cut_tokens();
             } else {
                 let held = self.stops.finish();
                 self.release(&held);
             }
         }
-        let events = self.parser.finish();
-        self.cut_call = self.stopped && events.iter().any(|event| matches!(event, ReplyEvent::CallEnd { .. }));
+        let events = if by_model && !self.stopped { self.parser.finish() } else { self.parser.cut() };
         self.take_events(events);
         std::mem::take(&mut self.ready)
     }
 
-    /// Whether the reply is one that calls tools: a call that a stop string has cut must not be run.
+    /// Whether the reply is one that calls tools, all of which are to be run.
     pub(crate) fn calls_tools(&self) -> bool {
-        self.calls > 0 && !self.cut_call
+        self.calls > 0 && !self.cut_a_call()
+    }
+
+    /// Whether a call was cut, which must not be run.
+    pub(crate) fn cut_a_call(&self) -> bool {
+        self.parser.was_cut()
     }
 
     /// How many tokens came before the content, if there was an end of the reasoning.
@@ -231,7 +233,7 @@ mod tests {
                 break;
             }
         }
-        add(reply.finish());
+        add(reply.finish(true));
         let given = all.tokens.iter().map(|sample| sample.token).collect();
         (all, given, reply.reasoning_tokens())
     }
@@ -279,7 +281,7 @@ mod tests {
             tokens +=
                 reply.push(Sample { token, logprob: None, top: Vec::new() }).map_or(0, |delta| delta.tokens.len());
         }
-        let last = reply.finish();
+        let last = reply.finish(true);
         assert_eq!(last.events, [ReplyEvent::Content("\u{fffd}".into())]);
         assert_eq!(tokens + last.tokens.len(), ids.len() - 1);
     }

@@ -4,41 +4,84 @@ use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use serde_json::{Map, Value};
 
-/// The words that OpenAI's and other clients say. The model knows thinking and not thinking only.
-const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+/// A word of clients' for how much the model is to think.
+enum Effort {
+    Off,
+    /// At most so many tokens.
+    Budget(u64),
+    /// As long as it takes. Many clients say "medium" where their users have said nothing, so only less than that is a
+    /// wish to think less than the model does by itself.
+    On,
+}
 
-/// What the template gets beyond messages and tools. The most particular way to say a thing wins: `reasoning_effort`,
-/// then `enable_thinking` and `preserve_thinking`, then `chat_template_kwargs`.
+const EFFORTS: [(&str, Effort); 7] = [
+    ("none", Effort::Off),
+    ("minimal", Effort::Budget(1024)),
+    ("low", Effort::Budget(4096)),
+    ("medium", Effort::On),
+    ("high", Effort::On),
+    ("xhigh", Effort::On),
+    ("max", Effort::On),
+];
+
+/// Tokens that thinking may take, in a request and in [`template_kwargs`].
+pub(crate) const THINKING_BUDGET: &str = "thinking_budget";
+const ENABLE: &str = "enable_thinking";
+
+/// What the template gets beyond messages and tools, and [`THINKING_BUDGET`] if there is one. The most particular way to
+/// say a thing wins: `reasoning_effort`, then the fields of the same names, then `chat_template_kwargs`. A budget of 0
+/// turns thinking off; any other turns it on where nothing is said about that.
 pub(crate) fn template_kwargs(request: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
-    const SWITCHES: [&str; 2] = ["enable_thinking", "preserve_thinking"];
-    let mut kwargs = Map::new();
-    if let Some(effort) = request.string("reasoning_effort")? {
-        check_effort(effort, &request.path("reasoning_effort"))?;
-        if effort == "none" {
-            kwargs.insert("enable_thinking".into(), false.into());
-        }
-    }
+    const SWITCHES: [&str; 2] = [ENABLE, "preserve_thinking"];
+    let mut kwargs = effort_kwargs(request, "reasoning_effort")?;
     for name in SWITCHES {
         if let Some(on) = request.boolean(name)? {
             kwargs.insert(name.into(), on.into());
         }
     }
+    if let Some(tokens) = request.integer(THINKING_BUDGET, 0..=i64::MAX)? {
+        kwargs.insert(THINKING_BUDGET.into(), tokens.into());
+    }
     if let Some(given) = request.object("chat_template_kwargs")? {
         for name in SWITCHES {
             given.boolean(name)?;
         }
+        given.integer(THINKING_BUDGET, 0..=i64::MAX)?;
         let given = given.entries().filter(|(_, value)| !value.is_null());
         kwargs.extend(given.map(|(name, value)| (name.clone(), value.clone())));
+    }
+    match kwargs.get(THINKING_BUDGET).and_then(Value::as_u64) {
+        Some(0) => {
+            kwargs.remove(THINKING_BUDGET);
+            kwargs.insert(ENABLE.into(), false.into());
+        }
+        Some(_) => {
+            kwargs.entry(ENABLE).or_insert(true.into());
+        }
+        None => {}
     }
     Ok(kwargs)
 }
 
-fn check_effort(effort: &str, path: &str) -> Result<(), ApiError> {
-    if EFFORTS.contains(&effort) {
-        return Ok(());
+/// What of [`template_kwargs`] the effort is that the field `name` asks for.
+pub(crate) fn effort_kwargs(request: &Fields<'_>, name: &str) -> Result<Map<String, Value>, ApiError> {
+    let mut kwargs = Map::new();
+    if let Some(effort) = request.string(name)? {
+        let effort = read_effort(effort, &request.path(name))?;
+        kwargs.insert(ENABLE.into(), (!matches!(effort, Effort::Off)).into());
+        if let Effort::Budget(tokens) = effort {
+            kwargs.insert(THINKING_BUDGET.into(), (*tokens).into());
+        }
     }
-    let message = format!("'{path}' must be one of {}, not {}.", EFFORTS.join(", "), fields::quoted(effort));
-    Err(ApiError::parameter(path, message).quoting_prompt())
+    Ok(kwargs)
+}
+
+fn read_effort(effort: &str, path: &str) -> Result<&'static Effort, ApiError> {
+    EFFORTS.iter().find(|(name, _)| *name == effort).map(|(_, effort)| effort).ok_or_else(|| {
+        let names = EFFORTS.each_ref().map(|(name, _)| *name).join(", ");
+        let message = format!("'{path}' must be one of {names}, not {}.", fields::quoted(effort));
+        ApiError::parameter(path, message).quoting_prompt()
+    })
 }
 
 #[cfg(test)]
@@ -57,8 +100,21 @@ mod tests {
         for (request, kwargs) in [
             (json!({}), json!({})),
             (json!({"reasoning_effort": "none"}), json!({"enable_thinking": false})),
-            (json!({"reasoning_effort": "minimal"}), json!({})),
-            (json!({"reasoning_effort": "high"}), json!({})),
+            (json!({"reasoning_effort": "minimal"}), json!({"enable_thinking": true, "thinking_budget": 1024})),
+            (json!({"reasoning_effort": "low"}), json!({"enable_thinking": true, "thinking_budget": 4096})),
+            (json!({"reasoning_effort": "medium"}), json!({"enable_thinking": true})),
+            (json!({"reasoning_effort": "high"}), json!({"enable_thinking": true})),
+            (json!({"thinking_budget": 7}), json!({"enable_thinking": true, "thinking_budget": 7})),
+            (json!({"thinking_budget": 0}), json!({"enable_thinking": false})),
+            (json!({"thinking_budget": 0, "enable_thinking": true}), json!({"enable_thinking": false})),
+            (
+                json!({"thinking_budget": 7, "enable_thinking": false}),
+                json!({"enable_thinking": false, "thinking_budget": 7}),
+            ),
+            (
+                json!({"reasoning_effort": "low", "thinking_budget": 8, "chat_template_kwargs": {"thinking_budget": 9}}),
+                json!({"enable_thinking": true, "thinking_budget": 9}),
+            ),
             (json!({"reasoning_effort": "none", "enable_thinking": true}), json!({"enable_thinking": true})),
             (
                 json!({"enable_thinking": true, "preserve_thinking": true, "chat_template_kwargs":
@@ -72,6 +128,9 @@ mod tests {
             (json!({"reasoning_effort": "much"}), "reasoning_effort"),
             (json!({"reasoning_effort": 3}), "reasoning_effort"),
             (json!({"preserve_thinking": "yes"}), "preserve_thinking"),
+            (json!({"thinking_budget": -1}), "thinking_budget"),
+            (json!({"thinking_budget": "many"}), "thinking_budget"),
+            (json!({"chat_template_kwargs": {"thinking_budget": 1.5}}), "chat_template_kwargs.thinking_budget"),
             (json!({"chat_template_kwargs": {"preserve_thinking": 1}}), "chat_template_kwargs.preserve_thinking"),
         ] {
             assert_eq!(read(request.clone()), Err(json!(path)), "{request}");

@@ -22,7 +22,7 @@ pub(crate) struct Tools {
 pub(crate) enum Choice {
     #[default]
     Auto,
-    /// It may not: the tools are not shown.
+    /// It may not. It sees the tools all the same, so that the prompt begins as it did when it might.
     None,
     /// Any of them.
     Required,
@@ -33,6 +33,13 @@ pub(crate) enum Choice {
 impl Tools {
     /// Reads `tools`, `tool_choice` and `parallel_tool_calls` in the form of the chat endpoint.
     pub(crate) fn read(request: &Fields<'_>) -> Result<Self, ApiError> {
+        for (old, new) in [("functions", "tools"), ("function_call", "tool_choice")] {
+            if request.value(old).is_some() {
+                let path = request.path(old);
+                let message = format!("'{path}' is OpenAI's older form of '{new}'; give that instead.");
+                return Err(ApiError::parameter(path, message));
+            }
+        }
         let definitions = request.array("tools")?.unwrap_or_default();
         for (index, tool) in definitions.iter().enumerate() {
             check(&Fields::of(tool, &format!("tools[{index}]"))?)?;
@@ -66,14 +73,21 @@ impl Tools {
         self.definitions.iter().filter_map(|tool| tool["function"]["name"].as_str())
     }
 
-    /// The definitions to show to the model.
-    pub(crate) fn shown(&self) -> &[Value] {
-        if self.choice == Choice::None { &[] } else { &self.definitions }
-    }
-
     /// What calls in the reply are read by; `None` if nothing in it is a call.
     pub(crate) fn set(&self) -> Option<Arc<ToolSet>> {
-        (!self.shown().is_empty()).then(|| Arc::new(ToolSet::new(&self.definitions)))
+        let may_call = !self.definitions.is_empty() && self.choice != Choice::None;
+        may_call.then(|| Arc::new(ToolSet::new(&self.definitions)))
+    }
+
+    /// Whether the model sees tools and may not call them.
+    pub(crate) fn are_forbidden(&self) -> bool {
+        !self.definitions.is_empty() && self.choice == Choice::None
+    }
+
+    /// Whether the reply ends with its first call.
+    pub(crate) fn single(&self) -> bool {
+        // Another call would be to a function of the model's choice.
+        !self.parallel || matches!(self.choice, Choice::Named(_))
     }
 
     /// What a reply that must be a call begins with; empty if it need not be one. The reply's own text follows.
@@ -173,13 +187,14 @@ mod tests {
             let tools = read(json!({"tools": [tool("f"), tool("g")], "tool_choice": choice})).expect("fine");
             assert_eq!((&tools.choice, tools.primer().as_str()), (&expected, primer));
             assert_eq!(tools.set().is_none(), expected == Choice::None);
-            assert_eq!(tools.shown().is_empty(), expected == Choice::None);
-            assert!(tools.parallel);
+            assert_eq!(tools.are_forbidden(), expected == Choice::None);
+            assert_eq!(tools.single(), matches!(expected, Choice::Named(_)));
         }
         let only = read(json!({"tools": [tool("f")], "tool_choice": "required", "parallel_tool_calls": false}));
         let only = only.expect("fine");
-        assert_eq!((only.primer().as_str(), only.parallel), ("<tool_call>\n<function=f>\n", false));
-        assert!(read(json!({"tool_choice": "none"})).expect("fine").set().is_none());
+        assert_eq!((only.primer().as_str(), only.single()), ("<tool_call>\n<function=f>\n", true));
+        let none = read(json!({"tool_choice": "none"})).expect("fine");
+        assert!(none.set().is_none() && !none.are_forbidden());
     }
 
     #[test]
@@ -192,6 +207,8 @@ mod tests {
             (json!({"tools": [tool("a>b")]}), "tools[0].function.name"),
             (json!({"tools": [tool("")]}), "tools[0].function.name"),
             (json!({"tools": [tool("f")], "parallel_tool_calls": "no"}), "parallel_tool_calls"),
+            (json!({"functions": [{"name": "f"}]}), "functions"),
+            (json!({"function_call": "auto"}), "function_call"),
             (json!({"tool_choice": "required"}), "tool_choice"),
             (json!({"tools": [], "tool_choice": {"type": "function", "function": {"name": "f"}}}), "tool_choice"),
             (choose(json!("maybe")), "tool_choice"),

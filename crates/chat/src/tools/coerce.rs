@@ -4,11 +4,13 @@ use serde_json::{Number, Value};
 
 use super::literal;
 use super::schema::{Expected, Kinds};
+use crate::json::float;
 
 /// The JSON text of a value that was written as `text`.
 ///
-/// Strings are taken byte for byte; a value that can be read as another kind that is allowed is of that kind. Where no
-/// string is allowed, spellings that only resemble JSON are understood: `5.0` for an integer, `True`, Python's
+/// Strings are taken byte for byte. Where other kinds are allowed beside them, a text is of another kind only if that is
+/// how the template would write the value: `3.10` is no number then, as that would be `3.1`, nor is `['a']` an array.
+/// Where no string is allowed, spellings that only resemble JSON are understood: `5.0` for an integer, `True`, Python's
 /// literals, a value in quotes. What fits nothing stays a string, so that whoever checks it can say what is wrong.
 pub(crate) fn coerce(text: &str, expected: &Expected) -> String {
     let Expected { kinds, choices } = expected;
@@ -20,6 +22,9 @@ pub(crate) fn coerce(text: &str, expected: &Expected) -> String {
     }
     let trimmed = text.trim();
     let lenient = !kinds.has(Kinds::STRING);
+    if !lenient && looks_like_a_number(trimmed) && !is_as_written(trimmed) {
+        return quoted(text);
+    }
     if let Some(json) = as_kinds(trimmed, *kinds, lenient) {
         return json;
     }
@@ -35,6 +40,28 @@ pub(crate) fn coerce(text: &str, expected: &Expected) -> String {
         }
     }
     quoted(text)
+}
+
+/// Whether a text that begins so, where a string and these kinds are allowed, may turn out to be no string.
+pub(crate) fn may_be_other(text: &str, kinds: Kinds) -> bool {
+    // Of what is no container, and of white space before it, no more is written.
+    const LONGEST: usize = 64;
+    let start = text.trim_start();
+    if text.len() - start.len() > LONGEST {
+        return false;
+    }
+    if start.starts_with('[') && kinds.has(Kinds::ARRAY) || start.starts_with('{') && kinds.has(Kinds::OBJECT) {
+        return true;
+    }
+    if start.len() > LONGEST {
+        return false;
+    }
+    let start = start.trim_end();
+    let begins = |kind: Kinds, words: &[&str]| kinds.has(kind) && words.iter().any(|word| word.starts_with(start));
+    start.is_empty()
+        || begins(Kinds::NULL, &["null"])
+        || begins(Kinds::BOOLEAN, &["true", "false"])
+        || looks_like_a_number(start) && (kinds.has(Kinds::INTEGER) || kinds.has(Kinds::NUMBER))
 }
 
 /// A text as a JSON string.
@@ -82,8 +109,8 @@ fn as_kinds(text: &str, kinds: Kinds, lenient: bool) -> Option<String> {
     if serde_json::from_str::<Value>(text).is_ok() {
         return Some(text.into());
     }
-    // Of a text that may be anything, only JSON is taken for more than a text.
-    (kinds != Kinds::ANY).then(|| literal::parse(text).map(|value| value.to_string()))?
+    // Where it may be a text, only JSON is taken for more than that.
+    lenient.then(|| literal::parse(text).map(|value| value.to_string()))?
 }
 
 fn integer(text: &str, lenient: bool) -> Option<String> {
@@ -114,6 +141,13 @@ fn number(text: &str, lenient: bool) -> Option<String> {
 fn is_json_number(text: &str) -> bool {
     // serde_json allows space around a value.
     looks_like_a_number(text) && serde_json::from_str::<Number>(text).is_ok()
+}
+
+/// Whether the template writes the number just so: a version or a key in digits need not be one.
+fn is_as_written(text: &str) -> bool {
+    text.parse::<i64>().is_ok_and(|number| number.to_string() == text)
+        || text.parse::<u64>().is_ok_and(|number| number.to_string() == text)
+        || text.parse::<f64>().is_ok_and(|number| float(number) == text)
 }
 
 /// Rust reads "inf" and "nan", too.
@@ -177,12 +211,26 @@ mod tests {
             (either(&["integer", "null"]), "None", "null"),
             (either(&["string", "integer"]), "5", "5"),
             (either(&["string", "integer"]), "5.0", "\"5.0\""),
-            (either(&["string", "array"]), "['a']", r#"["a"]"#),
+            (either(&["string", "array"]), "['a']", "\"['a']\""),
+            (either(&["string", "array"]), "('a',)", "\"('a',)\""),
+            (either(&["string", "array"]), "[\"a\"]", "[\"a\"]"),
+            (either(&["string", "number"]), "3.10", "\"3.10\""),
+            (either(&["string", "number"]), "1e5", "\"1e5\""),
+            (either(&["string", "number"]), "-2.5", "-2.5"),
+            (either(&["integer", "null"]), "5.0", "5"),
+            (kind("str"), "5", "\"5\""),
+            (kind("int"), "5.0", "5"),
+            (kind("dict"), "{'a': 1}", r#"{"a":1}"#),
             (json!({"anyOf": [{"type": "number"}, {"type": "boolean"}]}), "TRUE", "true"),
             (json!({"enum": ["1", "2"]}), "1", "\"1\""),
             (json!({"enum": ["1", 1]}), "1", "\"1\""),
             (json!({"enum": [1, 2]}), "2.0", "2"),
-            (json!({}), "3.10", "3.10"),
+            (json!({}), "3.10", "\"3.10\""),
+            (json!({}), "3.1", "3.1"),
+            (json!({}), "5.0", "5.0"),
+            (json!({}), "-17", "-17"),
+            (json!({}), "18446744073709551615", "18446744073709551615"),
+            (json!({}), "12345678901234567890123", "\"12345678901234567890123\""),
             (json!({}), "3.10.5-beta", "\"3.10.5-beta\""),
             (json!({}), "{'a': 1}", "\"{'a': 1}\""),
             (json!({}), "[1]", "[1]"),

@@ -16,14 +16,15 @@ pub enum ReplyEvent {
         /// The function, which need not be one that was declared.
         name: String,
     },
-    /// More of a call's arguments, which joined are a JSON object; never empty.
+    /// More of a call's arguments, which joined are a JSON object or, of a call that was cut, the beginning of one; never
+    /// empty.
     CallArguments {
         /// The call.
         index: usize,
         /// A piece of JSON text.
         json: String,
     },
-    /// A call's arguments are complete.
+    /// A call is complete. One that was cut never is.
     CallEnd {
         /// The call.
         index: usize,

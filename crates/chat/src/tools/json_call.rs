@@ -1,4 +1,5 @@
-//! Calls whose body is JSON, as other models write them: `{"name": "f", "arguments": {…}}`.
+//! Calls whose body is JSON, as other models write them: `{"name": "f", "arguments": {…}}`; and objects that are not
+//! quite right, or not whole.
 
 use serde_json::{Map, Value};
 
@@ -12,6 +13,8 @@ pub(crate) struct JsonCall {
     open: Vec<char>,
     in_string: bool,
     escaped: bool,
+    /// Where the last member or item begins, and the number of brackets that were open there.
+    last: Option<(usize, usize)>,
 }
 
 impl JsonCall {
@@ -42,6 +45,9 @@ impl JsonCall {
             }
             _ => {}
         }
+        if !self.in_string && matches!(c, '{' | '[' | ',') {
+            self.last = Some((self.text.len(), self.open.len()));
+        }
     }
 
     /// Whether the object has ended.
@@ -49,14 +55,40 @@ impl JsonCall {
         self.open.is_empty() && !self.text.is_empty()
     }
 
+    /// Whether the text so far ends within a string.
+    pub(crate) fn is_in_string(&self) -> bool {
+        self.in_string
+    }
+
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The function's name and its arguments as JSON text. An object that was cut is closed where it was cut.
+    /// Whether `text` is a number, or the beginning of an array or object or a whole one with nothing after it: it
+    /// closes nothing that it has not opened.
+    pub(crate) fn stays_within(text: &str) -> bool {
+        let text = text.trim();
+        let mut value = Self::default();
+        match text.chars().next() {
+            Some('{' | '[') => {
+                let mut rest = text.chars().skip_while(|&c| {
+                    let goes_on = !value.is_complete();
+                    if goes_on {
+                        value.take(c);
+                    }
+                    goes_on
+                });
+                rest.next().is_none()
+            }
+            Some(_) => text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte)),
+            None => false,
+        }
+    }
+
+    /// The function's name and its arguments as JSON text. What is not closed is closed where it ends.
     pub(crate) fn read(&self) -> Option<(String, String)> {
         let parsed = serde_json::from_str(&self.text).ok();
-        let value = parsed.or_else(|| literal::parse(&self.text)).or_else(|| literal::parse(&self.closed()))?;
+        let value = parsed.or_else(|| literal::parse(&self.text)).or_else(|| self.begun())?;
         let Value::Object(call) = value else { return None };
         // Some write the call as clients do.
         let call = match call.get("function") {
@@ -67,21 +99,52 @@ impl JsonCall {
         Some((name, arguments(&call)))
     }
 
-    /// The text with what is open closed.
-    fn closed(&self) -> String {
-        let mut text = self.text.clone();
+    /// As [`Self::read`], of an object that was cut: its arguments, unless they are whole, stay open. `None` if the cut
+    /// came before them.
+    pub(crate) fn read_cut(&self) -> Option<(String, String)> {
+        let within_arguments = self.open.len() > 1;
+        if !within_arguments && (self.in_string || !self.text.contains("\"arguments\"")) {
+            return None;
+        }
+        let (name, mut arguments) = self.read()?;
+        if within_arguments {
+            for _ in 1..self.open.len() {
+                if arguments.ends_with(['}', ']']) {
+                    arguments.pop();
+                }
+            }
+            if self.in_string && arguments.ends_with('"') {
+                arguments.pop();
+            }
+        }
+        Some((name, arguments))
+    }
+
+    /// The value of a text that is the beginning of one: what is open is closed, or, if that makes no value, what the
+    /// text ends within is left out.
+    fn begun(&self) -> Option<Value> {
+        let close = |text: &str| {
+            let closed: String = text.chars().chain(self.open.iter().rev().copied()).collect();
+            serde_json::from_str(&closed).ok().or_else(|| literal::parse(&closed))
+        };
+        let mut whole = self.text.clone();
         if self.escaped {
-            text.pop();
+            whole.pop();
         }
         if self.in_string {
-            text.push('"');
-        } else {
-            // A key or an item that was to follow.
-            text.truncate(text.trim_end().trim_end_matches(',').len());
+            whole.push('"');
         }
-        text.extend(self.open.iter().rev());
-        text
+        close(without_comma(&whole)).or_else(|| {
+            let (start, _) = self.last.filter(|&(_, depth)| depth > 0 && depth == self.open.len())?;
+            let (before, last) = self.text.split_at(start);
+            let begins_a_member = last.trim_start().is_empty() || last.trim_start().starts_with(['"', '\'']);
+            (begins_a_member || self.open.last() == Some(&']')).then(|| close(without_comma(before)))?
+        })
     }
+}
+
+fn without_comma(text: &str) -> &str {
+    text.trim_end().trim_end_matches(',')
 }
 
 fn arguments(call: &Map<String, Value>) -> String {
@@ -92,14 +155,34 @@ fn arguments(call: &Map<String, Value>) -> String {
     }
 }
 
+/// The object that a text of arguments is meant to be: one of JSON or of Python, one in quotes, none, or the beginning
+/// of one, of which counts what is there. `None` if it is something else.
+pub(crate) fn salvage(text: &str) -> Option<Map<String, Value>> {
+    let text = text.trim();
+    if matches!(text, "" | "null" | "None") {
+        return Some(Map::new());
+    }
+    let begun = || {
+        let mut object = JsonCall::default();
+        text.chars().for_each(|c| object.take(c));
+        object.begun()
+    };
+    match serde_json::from_str(text).ok().or_else(|| literal::parse(text)).or_else(begun)? {
+        Value::Object(object) => Some(object),
+        Value::String(quoted) => serde_json::from_str(&quoted).ok(),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::JsonCall;
+    use super::{JsonCall, salvage};
+    use serde_json::{Value, json};
 
-    fn read(text: &str) -> Option<(String, String)> {
+    fn pushed(text: &str) -> JsonCall {
         let mut call = JsonCall::default();
         call.push(text);
-        call.read()
+        call
     }
 
     #[test]
@@ -112,12 +195,53 @@ mod tests {
             (r#"{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}"#, call(r#"{"a":1}"#)),
             ("{'name': 'f', 'arguments': {'a': True}}", call(r#"{"a":true}"#)),
             (r#"{"name": "f"}"#, call("{}")),
-            (r#"{"name": "f", "arguments": {"a": "cut \"#, call(r#"{"a":"cut "}"#)),
             (r#"{"name": "f", "arguments": {"a": [1, "#, call(r#"{"a":[1]}"#)),
             (r#"{"arguments": {}}"#, None),
             (r#"{"na"#, None),
         ] {
-            assert_eq!(read(text), expected, "{text}");
+            assert_eq!(pushed(text).read(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn cut_calls_stay_open() {
+        let call = |arguments: &str| Some(("f".to_owned(), arguments.to_owned()));
+        for (text, expected) in [
+            (r#"{"name": "f", "arguments": {"a": "cut \"#, call(r#"{"a":"cut "#)),
+            (r#"{"name": "f", "arguments": {"a": [1, "#, call(r#"{"a":[1"#)),
+            (r#"{"name": "f", "arguments": {"a": {"b": "x"}"#, call(r#"{"a":{"b":"x"}"#)),
+            (r#"{"name": "f", "arguments": {"#, call("{")),
+            (r#"{"name": "f", "arguments": {"a": 1}"#, call(r#"{"a":1}"#)),
+            (r#"{"function": {"name": "f", "arguments": "{\"a\": \"x"#, call("{")),
+            (r#"{"name": "f", "arguments": "{\"a\": \"x"#, None),
+            (r#"{"name": "f"#, None),
+            (r#"{"name": "f", "#, None),
+        ] {
+            assert_eq!(pushed(text).read_cut(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn arguments_are_salvaged() {
+        for (text, expected) in [
+            ("", json!({})),
+            (" null ", json!({})),
+            ("{", json!({})),
+            (r#"{"a": 1}"#, json!({"a": 1})),
+            ("{'a': None}", json!({"a": null})),
+            (r#""{\"a\": 1}""#, json!({"a": 1})),
+            (r#"{"a": "half"#, json!({"a": "half"})),
+            (r#"{"a": "half\"#, json!({"a": "half"})),
+            (r#"{"a": 1, "#, json!({"a": 1})),
+            (r#"{"a": 1, "b"#, json!({"a": 1})),
+            (r#"{"a": 1, "b": "#, json!({"a": 1})),
+            (r#"{"a": 1, "b": tr"#, json!({"a": 1})),
+            (r#"{"a": [1, {"b": "x"}, nul"#, json!({"a": [1, {"b": "x"}]})),
+        ] {
+            assert_eq!(salvage(text).map(Value::Object), Some(expected), "{text}");
+        }
+        for text in ["[1]", "17", "{1", "text", "{a: 1}", "{\"a\": x}", "\"text\"", "}{", "[1, "] {
+            assert_eq!(salvage(text), None, "{text}");
         }
     }
 }

@@ -8,6 +8,8 @@ pub(crate) const CLOSE: &str = "</tool_call>";
 pub(crate) const FUNCTION: &str = "<function=";
 pub(crate) const FUNCTION_CLOSE: &str = "</function>";
 pub(crate) const PARAMETER: &str = "<parameter=";
+/// As some other models have it.
+pub(crate) const NAMED_PARAMETER: &str = "<parameter name=";
 pub(crate) const PARAMETER_CLOSE: &str = "</parameter>";
 
 /// White space between two tags beyond which they are not taken to belong together. A bound on what is held back.
@@ -98,12 +100,16 @@ fn known<'t>(text: &'t str, end: char, tools: &ToolSet) -> Found<&'t str> {
 }
 
 /// Whether a call opens here, within content. A bare `<function=NAME>`, as the model writes it at times, is one if it
-/// begins a line and NAME is known.
+/// begins a line and NAME is known. A call has a name: `<function=>` is text.
 pub(crate) fn opening(text: &str, begins_line: bool, tools: &ToolSet) -> Found<Opening> {
     let at = |rest: &str| text.len() - rest.len();
     let whole = after(text, OPEN).and(after_space).and(|rest| match rest.starts_with('{') {
         true => Found::Yes(Opening::Json(at(rest))),
-        false => after(rest, FUNCTION).and(|rest| Found::Yes(Opening::Markup(at(rest)))),
+        false => after(rest, FUNCTION).and(|rest| match rest.chars().next() {
+            None => Found::Maybe,
+            Some('>' | '\n') => Found::No,
+            Some(_) => Found::Yes(Opening::Markup(at(rest))),
+        }),
     });
     whole.or(|| match begins_line {
         true => {
@@ -125,6 +131,11 @@ pub(crate) fn call_in_reasoning(text: &str, tools: &ToolSet) -> Found<()> {
     })
 }
 
+/// As [`opening`], within reasoning.
+pub(crate) fn opening_in_reasoning(text: &str, tools: &ToolSet) -> Found<Opening> {
+    call_in_reasoning(text, tools).and(|()| opening(text, false, tools))
+}
+
 /// What ends a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -136,9 +147,11 @@ pub(crate) enum Ending {
 
 /// Whether a value ends here. A closing tag ends it only if what must follow follows, as a value may be a text about
 /// tags.
-pub(crate) fn ending(text: &str) -> Found<Ending> {
-    const FOLLOWING: [&str; 5] = [PARAMETER, PARAMETER_CLOSE, FUNCTION_CLOSE, CLOSE, OPEN];
-    let own = after(text, PARAMETER_CLOSE).and(after_space).and(|rest| after_any(rest, &FOLLOWING));
+pub(crate) fn ending(text: &str, tools: &ToolSet) -> Found<Ending> {
+    const FOLLOWING: [&str; 6] = [PARAMETER, NAMED_PARAMETER, PARAMETER_CLOSE, FUNCTION_CLOSE, CLOSE, OPEN];
+    let next_function = |rest| after(rest, FUNCTION).and(|rest| known(rest, '>', tools));
+    let own = after(text, PARAMETER_CLOSE).and(after_space);
+    let own = own.and(|rest| after_any(rest, &FOLLOWING).or(|| next_function(rest)));
     let own = own.and(|_| Found::Yes(Ending::Own));
     let next_call = |rest| after_space(rest).and(|rest| after(rest, OPEN)).and(|_| Found::Yes(Ending::Outer));
     let function = || after(text, FUNCTION_CLOSE).and(after_space).and(|rest| after(rest, CLOSE)).and(next_call);
@@ -149,8 +162,15 @@ pub(crate) fn ending(text: &str) -> Found<Ending> {
 /// Whether a call that is quoted in a value opens here: a line with `<function=NAME>` and after it what a call goes on
 /// with. Up to its closing tag it is text. Gives the bytes of the line.
 pub(crate) fn quoted_call(text: &str) -> Found<usize> {
-    let line = after(text, FUNCTION).and(|rest| name(rest, '>')).and(|(_, rest)| after(rest, "\n"));
-    line.and(|rest| after_any(rest, &[PARAMETER, FUNCTION_CLOSE]).and(|_| Found::Yes(text.len() - rest.len())))
+    let line = after(text, FUNCTION).and(|rest| name(rest, '>')).and(|(_, rest)| after_any(rest, &["\n", "\r\n"]));
+    line.and(|rest| {
+        let tag = rest.trim_start_matches([' ', '\t']);
+        match tag.is_empty() {
+            _ if rest.len() - tag.len() > WIDEST => Found::No,
+            true => Found::Maybe,
+            false => after_any(tag, &[PARAMETER, FUNCTION_CLOSE]).and(|_| Found::Yes(text.len() - rest.len())),
+        }
+    })
 }
 
 #[cfg(test)]
@@ -173,12 +193,20 @@ mod tests {
 
     #[test]
     fn openings() {
-        let (tools, markup) = (tools(), "<tool_call>\n<function=");
+        let (tools, markup) = (tools(), "<tool_call>\n<function=g");
         beginnings(markup, |text| opening(text, false, &tools));
         beginnings("<tool_call> {", |text| opening(text, false, &tools));
         beginnings("<function=get_weather>", |text| opening(text, true, &tools));
-        assert_eq!(opening(markup, false, &tools), Found::Yes(Opening::Markup(markup.len())));
-        for text in ["<tool_call>x", "<tool>", "<function=other>", "<function=get_weather\n", "<b>", "<tool_call><b"] {
+        assert_eq!(opening(markup, false, &tools), Found::Yes(Opening::Markup(markup.len() - 1)));
+        for text in [
+            "<tool_call>x",
+            "<tool>",
+            "<function=other>",
+            "<function=get_weather\n",
+            "<b>",
+            "<tool_call><b",
+            "<tool_call>\n<function=>",
+        ] {
             assert_eq!(opening(text, true, &tools), Found::No, "{text:?}");
         }
         assert_eq!(opening("<function=get_weather>", false, &tools), Found::No);
@@ -203,6 +231,10 @@ mod tests {
             ("</parameter>\n</function>", Found::Yes(Ending::Own)),
             ("</parameter>\n<parameter=", Found::Yes(Ending::Own)),
             ("</parameter></parameter>", Found::Yes(Ending::Own)),
+            ("</parameter>\n<parameter name=", Found::Yes(Ending::Own)),
+            ("</parameter>\n<function=get_weather>", Found::Yes(Ending::Own)),
+            ("</parameter>\n<function=get_we", Found::Maybe),
+            ("</parameter>\n<function=other>", Found::No),
             ("</parameter>\n", Found::Maybe),
             ("</parameter> is a tag", Found::No),
             ("</function>\n</tool_call>\n<tool_call>", Found::Yes(Ending::Outer)),
@@ -214,7 +246,7 @@ mod tests {
             ("</p>", Found::No),
             ("<p", Found::No),
         ] {
-            assert_eq!(ending(text), found, "{text:?}");
+            assert_eq!(ending(text, &tools()), found, "{text:?}");
         }
     }
 }

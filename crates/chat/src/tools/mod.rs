@@ -23,6 +23,7 @@ mod schema;
 mod value;
 
 pub use events::ReplyEvent;
+pub(crate) use json_call::salvage;
 pub(crate) use markup::{Found, call_in_reasoning};
 pub use parser::{CallOptions, CallParser};
 pub use schema::ToolSet;

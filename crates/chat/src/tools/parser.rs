@@ -1,16 +1,23 @@
 //! The calls of a reply, read from its text as it comes.
 
+mod values;
+
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::coerce::quoted;
+use serde_json::Map;
+
 use super::events::ReplyEvent;
-use super::json_call::JsonCall;
+use super::json_call::{JsonCall, salvage};
 use super::markup::{
-    self, CLOSE, Ending, FUNCTION, FUNCTION_CLOSE, Found, LONGEST_NAME, OPEN, Opening, PARAMETER, PARAMETER_CLOSE,
-    after,
+    self, CLOSE, FUNCTION, FUNCTION_CLOSE, Found, LONGEST_NAME, NAMED_PARAMETER, OPEN, Opening, PARAMETER,
+    PARAMETER_CLOSE, after,
 };
 use super::schema::ToolSet;
 use super::value::Value;
+
+/// What ends reasoning.
+const THINK_CLOSE: &str = "</think>";
 
 /// How to read calls.
 #[derive(Clone, Debug)]
@@ -29,7 +36,9 @@ pub struct CallOptions {
 /// - A parameter's value is what stands between its tags, byte for byte, without the newline at either end that belongs
 ///   to the tags. A closing tag inside a value is text unless what must follow the value follows it.
 /// - Calls that are not quite right are taken for what they mean: tags too many or too few, a body of JSON, a
-///   function's tag without the one around it. What the end of the text cuts is closed.
+///   function's tag without the one around it. Of two parameters with one name the first counts.
+/// - A call that was [cut](Self::was_cut) gives what is there of it and stays open: it has no
+///   [`CallEnd`](ReplyEvent::CallEnd), and its arguments are no whole JSON, so that nobody takes it for one to run.
 ///
 /// How the text is cut into pushes makes no difference to the events joined, and the time is linear in the text.
 #[derive(Clone, Debug)]
@@ -42,13 +51,18 @@ pub struct CallParser {
     calls: usize,
     /// The function of the call that is read.
     function: String,
-    /// Parameters of that call so far.
-    parameters: usize,
+    /// The names of that call's arguments so far.
+    keys: HashSet<String>,
+    /// Whether nothing but white space has followed that call's name.
+    bare: bool,
     /// White space after content, or between calls, that is content only if more content follows.
     space: String,
     content_given: bool,
-    /// Whether a stray `</think>` may be left of reasoning that a call has ended.
-    forgive_think: bool,
+    /// Whether text outside of calls is reasoning, which a call has ended that came before its closing tag.
+    reasoning: bool,
+    /// Whether a call has just ended: one more of its closing tags is forgiven.
+    called: bool,
+    cut: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -66,14 +80,37 @@ enum Place {
         begun: bool,
         /// Whether the text ends with a newline that may belong to the closing tag.
         newline: bool,
-        /// Whether it is within a call that the text quotes.
-        quoting: bool,
+        /// Whether a line has begun, of which there is nothing but white space.
+        begins_line: bool,
+        quote: Quote,
     },
-    Json(JsonCall),
+    /// In an object that is a whole call or, if its name is known, a call's arguments.
+    Json {
+        object: JsonCall,
+        named: bool,
+    },
     /// After `</function>`.
     Called,
     /// After the only call there may be.
     Done,
+}
+
+/// How a value's text stands to a call that it quotes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quote {
+    No,
+    Within,
+    /// Right after it.
+    Ended,
+}
+
+/// A name or key.
+struct Label {
+    text: String,
+    /// The bytes that it and its end take.
+    read: usize,
+    /// Whether its end was there.
+    closed: bool,
 }
 
 impl CallParser {
@@ -86,10 +123,13 @@ impl CallParser {
             unread: String::new(),
             calls: 0,
             function: String::new(),
-            parameters: 0,
+            keys: HashSet::new(),
+            bare: false,
             space: String::new(),
             content_given: false,
-            forgive_think: false,
+            reasoning: false,
+            called: false,
+            cut: false,
         }
     }
 
@@ -99,18 +139,51 @@ impl CallParser {
         self.read(false)
     }
 
-    /// Ends the text: gives what was held back, and ends a call that was cut.
+    /// Ends the text where its writer has ended it: gives what was held back. A call that lacks nothing but closing tags
+    /// is ended; one that ends within a name or a value was cut.
     pub fn finish(&mut self) -> Vec<ReplyEvent> {
+        self.end(true)
+    }
+
+    /// As [`finish`](Self::finish), where the writer would have gone on: a call that is not complete was cut.
+    pub fn cut(&mut self) -> Vec<ReplyEvent> {
+        self.end(false)
+    }
+
+    /// Whether there is a call that is not complete.
+    #[must_use]
+    pub fn was_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// `own`: whether the writer has ended the text.
+    fn end(&mut self, own: bool) -> Vec<ReplyEvent> {
         let mut events = self.read(true);
         match std::mem::replace(&mut self.place, Place::Content) {
-            Place::Value { value, .. } => {
-                self.argument(value.end(), &mut events);
+            Place::Call if own => self.end_call(&mut events),
+            Place::Call | Place::Key => self.leave_open("", &mut events),
+            Place::Name => self.cut = true,
+            Place::Value { value, .. } => self.leave_open(&value.cut(), &mut events),
+            Place::Json { object, named: false } if own && !object.is_in_string() => {
+                self.json_call(object.text(), object.read(), &mut events);
+            }
+            Place::Json { object, named: false } => {
+                self.cut = true;
+                if let Some((name, arguments)) = object.read_cut() {
+                    self.begin_call(name, &mut events);
+                    self.argument(arguments, &mut events);
+                }
+            }
+            Place::Json { object, named: true } if own && !object.is_in_string() => {
+                self.arguments(object.text(), &mut events);
                 self.end_call(&mut events);
             }
-            Place::Call | Place::Key => self.end_call(&mut events),
-            Place::Json(call) => self.json_call(&call, &mut events),
+            Place::Json { object, named: true } => {
+                self.cut = true;
+                self.argument(object.text().to_owned(), &mut events);
+            }
             Place::Content if self.calls == 0 => self.content("", &mut events),
-            Place::Content | Place::Name | Place::Called | Place::Done => {}
+            Place::Content | Place::Called | Place::Done => {}
         }
         events
     }
@@ -121,9 +194,10 @@ impl CallParser {
         matches!(self.place, Place::Done)
     }
 
-    /// A call has ended reasoning that was never closed: its closing tag may yet come, and means nothing.
-    pub(crate) fn forgive_think(&mut self) {
-        self.forgive_think = true;
+    /// The text begins with a call that came in the middle of reasoning. What follows calls is reasoning until its
+    /// closing tag comes.
+    pub(crate) fn begin_in_reasoning(&mut self) {
+        self.reasoning = true;
     }
 
     fn read(&mut self, end: bool) -> Vec<ReplyEvent> {
@@ -144,46 +218,40 @@ impl CallParser {
         match &mut self.place {
             Place::Content => self.step_content(text, end, events),
             Place::Name => {
-                let (name, read) = self.label(text, end)?;
-                if !end || read < text.len() || text.ends_with('>') {
-                    self.begin_call(name, events);
+                let name = self.label(text, end)?;
+                if name.closed && name.text.is_empty() {
+                    self.place = Place::Content;
+                    self.content(&format!("{FUNCTION}>"), events);
+                } else if name.closed {
+                    self.begin_call(name.text, events);
                 }
-                Some(read)
+                Some(name.read)
             }
             Place::Call => self.step_call(text, end, events),
             Place::Key => {
-                let (key, read) = self.label(text, end)?;
-                let closed = !end || read < text.len() || text.ends_with('>');
-                self.place = Place::Call;
-                if closed {
-                    self.begin_parameter(&key, events);
+                let key = self.label(text, end)?;
+                if key.closed {
+                    self.begin_parameter(key.text, events);
                 }
-                Some(read)
+                Some(key.read)
             }
             Place::Value { .. } => self.step_value(text, end, events),
-            Place::Json(call) => {
-                let read = call.push(text);
-                if call.is_complete() {
-                    let call = std::mem::take(call);
-                    self.place = Place::Called;
-                    self.json_call(&call, events);
-                    return Some(read);
-                }
-                match after(&text[read..], CLOSE) {
-                    _ if read > 0 => Some(read),
-                    Found::Maybe if !end => None,
-                    Found::No => {
-                        call.take('<');
-                        Some(1)
-                    }
+            Place::Json { object, named } => {
+                let read = object.push(text);
+                let close = if *named { FUNCTION_CLOSE } else { CLOSE };
+                let closed = after(&text[read..], close);
+                let ended = object.is_complete() || read == 0 && closed != Found::No && (end || closed != Found::Maybe);
+                match closed {
                     // The tag says that the object has ended, complete or not.
-                    Found::Yes(_) | Found::Maybe => {
-                        let call = std::mem::take(call);
-                        self.place = Place::Called;
-                        self.json_call(&call, events);
-                        Some(0)
+                    _ if ended => self.end_object(events),
+                    _ if read > 0 => {}
+                    Found::Maybe => return None,
+                    _ => {
+                        object.take('<');
+                        return Some(1);
                     }
                 }
+                Some(read)
             }
             Place::Called => self.step_called(text, end),
             Place::Done => Some(text.len()),
@@ -201,9 +269,16 @@ impl CallParser {
             self.content(words, events);
             return Some(words.len());
         }
-        for (tag, drop) in [(CLOSE, self.calls > 0), ("</think>", self.forgive_think)] {
+        for (tag, drop) in [(CLOSE, self.called), (THINK_CLOSE, self.reasoning)] {
             match after(text, tag) {
-                Found::Yes(_) if drop => return Some(tag.len()),
+                Found::Yes(_) if drop => {
+                    self.called = false;
+                    if tag == THINK_CLOSE {
+                        self.reasoning = false;
+                        self.space.clear();
+                    }
+                    return Some(tag.len());
+                }
                 // One character at the end may be anything.
                 Found::Maybe if drop && text.len() > 1 => return end.then_some(text.len()),
                 Found::Maybe if drop && !end => return None,
@@ -211,18 +286,26 @@ impl CallParser {
             }
         }
         let begins_line = self.space.contains('\n') || !self.content_given && self.space.is_empty();
-        match markup::opening(text, begins_line, &self.options.tools) {
+        let tools = &self.options.tools;
+        let opening = match self.reasoning {
+            true => markup::opening_in_reasoning(text, tools),
+            false => markup::opening(text, begins_line, tools),
+        };
+        match opening {
             Found::Yes(Opening::Markup(read)) => {
                 self.place = Place::Name;
                 Some(read)
             }
             Found::Yes(Opening::Json(read)) => {
-                self.place = Place::Json(JsonCall::default());
+                self.place = Place::Json { object: JsonCall::default(), named: false };
                 Some(read)
             }
             Found::Maybe if !end => None,
             // A call of which nothing but the tag was written.
-            Found::Maybe if text.starts_with(OPEN) => Some(text.len()),
+            Found::Maybe if text.starts_with(OPEN) && !self.reasoning => {
+                self.cut = true;
+                Some(text.len())
+            }
             Found::Maybe | Found::No => {
                 self.content("<", events);
                 Some(1)
@@ -231,18 +314,26 @@ impl CallParser {
     }
 
     fn step_call(&mut self, text: &str, end: bool, events: &mut Vec<ReplyEvent>) -> Option<usize> {
-        // What stands outside the parameters means nothing.
+        let words = text.trim_start();
+        if words.len() < text.len() {
+            return Some(text.len() - words.len());
+        }
+        if std::mem::take(&mut self.bare) && text.starts_with('{') {
+            self.place = Place::Json { object: JsonCall::default(), named: true };
+            return Some(0);
+        }
+        // What else stands outside the parameters means nothing.
         let tag = text.find('<').unwrap_or(text.len());
         if tag > 0 {
             return Some(tag);
         }
         let mut undecided = false;
-        for tag in [PARAMETER, PARAMETER_CLOSE, FUNCTION_CLOSE, CLOSE, OPEN, FUNCTION] {
+        for tag in [PARAMETER, NAMED_PARAMETER, PARAMETER_CLOSE, FUNCTION_CLOSE, CLOSE, OPEN, FUNCTION] {
             match after(text, tag) {
                 Found::No => {}
                 Found::Maybe => undecided = true,
                 Found::Yes(_) => match tag {
-                    PARAMETER => {
+                    PARAMETER | NAMED_PARAMETER => {
                         self.place = Place::Key;
                         return Some(tag.len());
                     }
@@ -264,6 +355,7 @@ impl CallParser {
             return Some(text.len() - tags.len());
         }
         let next = if self.options.single { Place::Done } else { Place::Content };
+        self.called = true;
         match (after(text, CLOSE), after(text, FUNCTION)) {
             (Found::Yes(_), _) => {
                 self.place = next;
@@ -281,72 +373,29 @@ impl CallParser {
         }
     }
 
-    fn step_value(&mut self, text: &str, end: bool, events: &mut Vec<ReplyEvent>) -> Option<usize> {
-        let Place::Value { begun, newline, quoting, .. } = &mut self.place else { return Some(0) };
-        if !std::mem::replace(begun, true) && text.starts_with('\n') {
-            return Some(1);
-        }
-        let plain = text.find(['\n', '<']).unwrap_or(text.len());
-        if plain > 0 {
-            return Some(self.value_text(&text[..plain], events));
-        }
-        if text.starts_with('\n') {
-            if std::mem::replace(newline, true) {
-                self.newline(events);
-            }
-            return Some(1);
-        }
-        let ending = match *quoting {
-            true if text.starts_with(FUNCTION_CLOSE) => {
-                *quoting = false;
-                return Some(self.value_text(FUNCTION_CLOSE, events));
-            }
-            true => match after(text, FUNCTION_CLOSE) {
-                Found::Maybe => Found::Maybe,
-                _ => Found::No,
-            },
-            false => match if *newline { markup::quoted_call(text) } else { Found::No } {
-                Found::Yes(bytes) => {
-                    *quoting = true;
-                    // Its newline is read next: it may be doubled.
-                    return Some(self.value_text(&text[..bytes - 1], events));
-                }
-                Found::Maybe if !end => return None,
-                _ => markup::ending(text),
-            },
-        };
-        match ending {
-            Found::Maybe if !end => None,
-            Found::Yes(Ending::Own) => {
-                self.end_parameter(events);
-                Some(PARAMETER_CLOSE.len())
-            }
-            Found::Yes(Ending::Outer) => {
-                self.end_parameter(events);
-                Some(0)
-            }
-            // The text was cut within the tags that end the value, unless all there is of them is one character.
-            Found::Maybe if text.len() > 1 => {
-                self.end_parameter(events);
-                Some(0)
-            }
-            Found::Maybe | Found::No => Some(self.value_text("<", events)),
-        }
-    }
-
-    /// A name or key and the bytes that it and its end take; a newline ends it where `>` is missing.
-    fn label(&self, text: &str, end: bool) -> Option<(String, usize)> {
+    /// A name or key; a newline ends it where `>` is missing, and so does the length that none has.
+    fn label(&self, text: &str, end: bool) -> Option<Label> {
         let clean = |label: &str| label.trim().trim_matches(['"', '\'']).to_owned();
-        match text.find(['>', '\n']) {
-            // The newline is read again, as the one after the tag.
-            Some(at) => Some((clean(&text[..at]), at + usize::from(text[at..].starts_with('>')))),
-            None if end || text.len() > LONGEST_NAME => Some((clean(text), text.len())),
-            None => None,
+        let bound = text.floor_char_boundary(LONGEST_NAME);
+        match text[..bound].find(['>', '\n']) {
+            Some(at) => {
+                // The newline is read again, as the one after the tag.
+                let read = at + usize::from(text[at..].starts_with('>'));
+                Some(Label { text: clean(&text[..at]), read, closed: true })
+            }
+            None if text.len() > LONGEST_NAME => Some(Label { text: clean(&text[..bound]), read: bound, closed: true }),
+            None => end.then(|| Label { text: String::new(), read: text.len(), closed: false }),
         }
     }
 
+    /// Text outside of calls, with the white space before it.
     fn content(&mut self, text: &str, events: &mut Vec<ReplyEvent>) {
         let space = std::mem::take(&mut self.space);
+        self.called &= text.is_empty();
+        if self.reasoning {
+            ReplyEvent::Reasoning(space + text).join(events);
+            return;
+        }
         if self.calls == 0 || self.content_given {
             ReplyEvent::Content(space).join(events);
         }
@@ -357,7 +406,8 @@ impl CallParser {
     fn begin_call(&mut self, name: String, events: &mut Vec<ReplyEvent>) {
         let index = self.calls;
         self.calls += 1;
-        self.parameters = 0;
+        self.keys.clear();
+        self.bare = true;
         self.place = Place::Call;
         let id = format!("{}{index}", self.options.id_prefix);
         self.function.clone_from(&name);
@@ -366,54 +416,49 @@ impl CallParser {
 
     /// Ends the call with its arguments' last brace.
     fn end_call(&mut self, events: &mut Vec<ReplyEvent>) {
-        let end = if self.parameters == 0 { "{}" } else { "}" };
+        let end = if self.keys.is_empty() { "{}" } else { "}" };
         self.argument(end.into(), events);
         events.push(ReplyEvent::CallEnd { index: self.calls - 1 });
+    }
+
+    /// Leaves a call as it is, with what is there of a value.
+    fn leave_open(&mut self, rest: &str, events: &mut Vec<ReplyEvent>) {
+        self.cut = true;
+        // No arguments at all would pass for a call without any.
+        let begin = if self.keys.is_empty() { "{" } else { "" };
+        self.argument(format!("{begin}{rest}"), events);
     }
 
     fn argument(&mut self, json: String, events: &mut Vec<ReplyEvent>) {
         ReplyEvent::CallArguments { index: self.calls - 1, json }.join(events);
     }
 
-    fn begin_parameter(&mut self, key: &str, events: &mut Vec<ReplyEvent>) {
-        let value = Value::new(self.options.tools.expected(&self.function, key));
-        let before = if self.parameters == 0 { '{' } else { ',' };
-        self.parameters += 1;
-        self.argument(format!("{before}{}:{}", quoted(key), value.begin()), events);
-        self.place = Place::Value { value, begun: false, newline: false, quoting: false };
-    }
-
-    fn end_parameter(&mut self, events: &mut Vec<ReplyEvent>) {
-        if let Place::Value { value, .. } = std::mem::replace(&mut self.place, Place::Call) {
-            self.argument(value.end(), events);
+    /// Ends the object that is read.
+    fn end_object(&mut self, events: &mut Vec<ReplyEvent>) {
+        match std::mem::replace(&mut self.place, Place::Call) {
+            Place::Json { object, named: false } => self.json_call(object.text(), object.read(), events),
+            Place::Json { object, named: true } => self.arguments(object.text(), events),
+            other => self.place = other,
         }
     }
 
-    /// Text of a value, with the newline before it that turned out not to belong to a tag. Gives the text's length.
-    fn value_text(&mut self, text: &str, events: &mut Vec<ReplyEvent>) -> usize {
-        if let Place::Value { newline, .. } = &mut self.place
-            && std::mem::take(newline)
-        {
-            self.newline(events);
+    /// Arguments that were written as an object instead of as parameters.
+    fn arguments(&mut self, text: &str, events: &mut Vec<ReplyEvent>) {
+        let object = salvage(text).unwrap_or_default();
+        if object.is_empty() {
+            return;
         }
-        self.value_json(text, events);
-        text.len()
+        // JSON keeps its spelling.
+        let is_json = serde_json::from_str::<Map<String, serde_json::Value>>(text).is_ok();
+        let json = if is_json { text.to_owned() } else { serde_json::Value::Object(object.clone()).to_string() };
+        self.keys.extend(object.into_iter().map(|(key, _)| key));
+        // The last brace comes with the call's end.
+        self.argument(json[..json.len() - 1].to_owned(), events);
     }
 
-    fn newline(&mut self, events: &mut Vec<ReplyEvent>) {
-        self.value_json("\n", events);
-    }
-
-    fn value_json(&mut self, text: &str, events: &mut Vec<ReplyEvent>) {
-        if let Place::Value { value, .. } = &mut self.place {
-            let json = value.push(text);
-            self.argument(json, events);
-        }
-    }
-
-    /// A call that is JSON, or text if it is none.
-    fn json_call(&mut self, call: &JsonCall, events: &mut Vec<ReplyEvent>) {
-        match call.read() {
+    /// A call that is JSON as it was `read`, or `text` if it is none.
+    fn json_call(&mut self, text: &str, read: Option<(String, String)>, events: &mut Vec<ReplyEvent>) {
+        match read {
             Some((name, arguments)) => {
                 self.begin_call(name, events);
                 self.argument(arguments, events);
@@ -421,7 +466,7 @@ impl CallParser {
                 self.place = Place::Called;
             }
             None => {
-                self.content(&format!("{OPEN}\n{}", call.text()), events);
+                self.content(&format!("{OPEN}\n{text}"), events);
                 self.place = Place::Content;
             }
         }

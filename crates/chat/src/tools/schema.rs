@@ -80,15 +80,16 @@ impl Kinds {
     }
 
     fn named(name: &str) -> Self {
-        match name {
-            "string" => Self::STRING,
-            "integer" => Self::INTEGER,
-            "number" => Self::NUMBER.with(Self::INTEGER),
-            "boolean" => Self::BOOLEAN,
-            "null" => Self::NULL,
-            "array" => Self::ARRAY,
-            "object" => Self::OBJECT,
-            // A type that JSON schema does not have: nothing is known.
+        // Those that JSON schema has, in any case, and what programming languages call them.
+        match name.to_ascii_lowercase().as_str() {
+            "string" | "str" | "text" => Self::STRING,
+            "integer" | "int" => Self::INTEGER,
+            "number" | "float" | "double" => Self::NUMBER.with(Self::INTEGER),
+            "boolean" | "bool" => Self::BOOLEAN,
+            "null" | "none" => Self::NULL,
+            "array" | "list" | "tuple" => Self::ARRAY,
+            "object" | "dict" => Self::OBJECT,
+            // Nothing is known.
             _ => Self::ANY,
         }
     }
@@ -232,6 +233,9 @@ mod tests {
             (json!({"properties": {}}), Kinds::OBJECT),
             (json!({"description": "x"}), Kinds::ANY),
             (json!({"type": "file"}), Kinds::ANY),
+            (json!({"type": "str"}), Kinds::STRING),
+            (json!({"type": "INTEGER"}), Kinds::INTEGER),
+            (json!({"type": "dict"}), Kinds::OBJECT),
             (json!({"$ref": "#/$defs/Missing"}), Kinds::ANY),
             (json!({"$ref": "#/$defs/Loop"}), Kinds::ANY),
             (json!({"$ref": "#/$defs/Tree"}), Kinds::ANY),

@@ -1,7 +1,7 @@
 //! Tokens are the ones that the definitions give, and replies end where they should.
 
 use lily_backend::Sampling;
-use lily_engine::{Event, FinishReason, Penalties, Request, SubmitError};
+use lily_engine::{Budget, Event, FinishReason, Penalties, Request, SubmitError};
 use proptest::prelude::*;
 
 use crate::scripted::{
@@ -33,6 +33,7 @@ proptest! {
         seed: u64,
         max_tokens in 1usize..80,
         top_logprobs in prop::option::of(0usize..5),
+        budget in prop::option::of((0usize..20, prop::collection::vec(0..TRIGGERS, 0..9), prop::collection::vec(0..TRIGGERS, 0..4))),
     ) {
         let request = Request {
             prompt: prompt(name, length),
@@ -43,6 +44,7 @@ proptest! {
             max_tokens,
             stop_tokens,
             top_logprobs,
+            budget: budget.map(|(tokens, until, close)| Budget { tokens, until, close }),
         };
         let engine = Script::default().engine(options());
         assert_expected(&request, engine.submit(request.clone()).expect("valid"));
@@ -83,6 +85,39 @@ fn a_stop_token_ends_the_reply_and_is_not_given_out() {
     assert_eq!(given, samples[..first]);
     assert_eq!(reason, FinishReason::Stop);
     assert_eq!(usage.completion_tokens, first + 1);
+}
+
+#[test]
+fn a_budget_closes_a_section_that_has_not_ended() {
+    let free = Request::new(prompt(3, 10), 12);
+    let engine = Script::default().engine(options());
+    let run = |budget: Budget, stop_tokens: Vec<u32>| {
+        let request = Request { budget: Some(budget), stop_tokens, ..free.clone() };
+        let (samples, reason, usage) = complete(engine.submit(request).expect("valid"));
+        assert_eq!(usage.completion_tokens, samples.len() + usize::from(reason == FinishReason::Stop));
+        samples.into_iter().map(|sample| sample.token).collect::<Vec<_>>()
+    };
+    let plain: Vec<u32> = expected(&free).0.into_iter().map(|sample| sample.token).collect();
+    let budget = |tokens: usize, until: &[u32]| Budget { tokens, until: until.to_vec(), close: vec![7, 8] };
+    let mut passed_over = 0;
+    for tokens in 0..plain.len() - 1 {
+        let closed = run(budget(tokens, &[199]), vec![]);
+        assert_eq!((&closed[..tokens], &closed[tokens..tokens + 2]), (&plain[..tokens], [7, 8].as_slice()));
+        assert_eq!(closed.len(), plain.len());
+        // A token that would have ended the reply there does not.
+        if !closed.contains(&plain[tokens]) {
+            assert_eq!(run(budget(tokens, &[199]), vec![plain[tokens]]), closed);
+            passed_over += 1;
+        }
+    }
+    assert!(passed_over > 3);
+    // Too large, ended by itself in time, and too late.
+    assert_eq!(run(budget(12, &[199]), vec![]), plain);
+    assert_eq!(run(budget(4, &[199, plain[3]]), vec![]), plain);
+    assert_eq!(run(budget(3, &[plain[3]]), vec![])[3..5], [7, 8]);
+    let refused = Request { budget: Some(Budget { tokens: 1, until: vec![], close: vec![200] }), ..free.clone() };
+    let error = engine.submit(refused).expect_err("no such token");
+    assert!(matches!(error, SubmitError::InvalidParameter { parameter: "budget", .. }), "{error}");
 }
 
 #[test]

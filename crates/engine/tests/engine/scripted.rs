@@ -466,7 +466,14 @@ pub(crate) fn expected(request: &Request) -> (Vec<Sample>, FinishReason) {
             adjustments: &adjustments,
             top_logprobs: request.top_logprobs,
         };
-        let next = sample(&logits(hash), &draw).expect("finite");
+        let mut next = sample(&logits(hash), &draw).expect("finite");
+        if let Some(budget) = &request.budget
+            && let Some(place) = samples.len().checked_sub(budget.tokens)
+            && !samples[..budget.tokens].iter().any(|sample| budget.until.contains(&sample.token))
+            && let Some(&token) = budget.close.get(place)
+        {
+            next = Sample { token, logprob: request.top_logprobs.map(|_| 0.0), top: Vec::new() };
+        }
         if request.stop_tokens.contains(&next.token) {
             return (samples, FinishReason::Stop);
         }

@@ -57,6 +57,8 @@ fn wrong_chat_parameters_are_named() {
         (json!({"tools": [{"type": "function"}]}), "tools[0].function"),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"reasoning_effort": "extreme"}), "reasoning_effort"),
+        (json!({"thinking_budget": -1}), "thinking_budget"),
+        (json!({"functions": [{"name": "f"}]}), "functions"),
         (json!({"model": {}}), "model"),
     ] {
         let (named, _, message) = chat(model(), &hello(changes.clone())).error(400);

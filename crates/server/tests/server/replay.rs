@@ -60,7 +60,7 @@ fn the_next_prompt_holds_what_the_model_wrote() {
             (
                 "arguments spelled anew",
                 Box::new(|message: &mut Value| {
-                    message["tool_calls"][0]["function"]["arguments"] = json!("{ \"o\" : {\"a\":1}, \"n\": 5 }");
+                    message["tool_calls"][0]["function"]["arguments"] = json!("{ \"o\" : {\"a\":1}, \"n\": 5.0 }");
                 }),
             ),
         ] {
@@ -120,6 +120,86 @@ fn reasoning_that_the_template_leaves_out_stays_out() {
     assert!(prompt.contains(&format!("<|im_start|>assistant\n{kept}<|im_end|>")), "{prompt}");
     speaker.reply("x", &request(&messages, json!({"preserve_thinking": true})));
     assert!(speaker.prompt().contains(&format!("<|im_start|>assistant\n<think>\n{ODD}<|im_end|>")));
+}
+
+/// Calls that came before the reasoning was closed, of which the template wants the rest only, have no rest: they are
+/// written out, and cost the others nothing.
+#[test]
+fn turns_that_do_not_fit_cost_the_others_nothing() {
+    let speaker = Speaker::new(true, 4096);
+    let mut messages = vec![json!({"role": "user", "content": "Go"})];
+    let open = |n: usize| {
+        format!("I must.\n<tool_call>\n<function=f>\n<parameter=n>\n {n} \n</parameter>\n</function>\n</tool_call>")
+    };
+    for text in [open(1).as_str(), ODD, open(2).as_str()] {
+        let reply = speaker.reply(text, &request(&messages, json!({})));
+        let message = reply["choices"][0]["message"].clone();
+        let id = message["tool_calls"][0]["id"].clone();
+        messages.extend([message, json!({"role": "tool", "tool_call_id": id, "content": "done"})]);
+    }
+    messages.push(json!({"role": "user", "content": "And now?"}));
+    speaker.reply("x", &request(&messages, json!({})));
+    let prompt = speaker.prompt();
+    let kept = ODD.split_once("</think>\n\n").expect("there").1;
+    assert!(prompt.contains(&format!("<|im_start|>assistant\n{kept}<|im_end|>")), "{prompt}");
+    for n in [1, 2] {
+        let anew = format!("<|im_start|>assistant\n<tool_call>\n<function=f>\n<parameter=n>\n{n}\n</parameter>\n");
+        assert!(prompt.contains(&anew), "{prompt}");
+    }
+    assert!(!prompt.contains("I must."), "{prompt}");
+}
+
+/// Calls without arguments come back in many forms.
+#[test]
+fn no_arguments_are_no_arguments() {
+    let written = "ok</think>\n\n<tool_call>\n<function=f>\n</function>\n</tool_call>\n";
+    for none in [json!(""), json!("null"), json!({}), Value::Null] {
+        let change = |message: &mut Value| message["tool_calls"][0]["function"]["arguments"] = none.clone();
+        let (first, second) = round(true, written, json!({}), change);
+        assert!(second.starts_with(&with_reply(&first, written)), "{none}: {}", text(&second));
+    }
+}
+
+/// A client that leaves out reasoning to fit the context does not get it back when it does not fit.
+#[test]
+fn what_was_left_out_stays_out_where_there_is_no_room() {
+    let speaker = Speaker::new(true, 1000);
+    let mut messages = vec![json!({"role": "user", "content": "Go"})];
+    let written = "so ".repeat(300) + ODD;
+    let reply = speaker.reply(&written, &request(&messages, json!({})));
+    let count = |name: &str| reply["usage"][name].as_u64().expect("a count") as usize;
+    let (before, own) = (count("prompt_tokens"), count("completion_tokens"));
+    assert!(before + own < 900 && own > 300, "{before} {own}");
+    let mut message = reply["choices"][0]["message"].clone();
+    message.as_object_mut().expect("an object").retain(|name, _| !name.starts_with("reasoning"));
+    messages.push(message);
+    // With the reasoning it is too much.
+    messages.push(json!({"role": "tool", "content": " a".repeat(1000 - before - own)}));
+    speaker.reply("ok", &request(&messages, json!({})));
+    let prompt = speaker.prompt();
+    assert!(!prompt.contains("so so") && prompt.contains("<parameter=n>\n5\n"), "{prompt}");
+    // Nor does one that says that it is empty.
+    let (_, second) = round(true, ODD, json!({}), |message| {
+        message["reasoning_content"] = json!("");
+        message["reasoning"] = json!("");
+    });
+    assert!(!text(&second).contains("I need it"), "{}", text(&second));
+}
+
+/// What a stop string has taken away was never said.
+#[test]
+fn what_follows_a_stop_string_is_not_replayed() {
+    let call = "ok</think>\n\n<tool_call>\n<function=f>\n<parameter=n>\n 5 \n</parameter>\n</function>\n</tool_call>";
+    let stop = json!({"stop": ["Observation"]});
+    let (_, second) = round(true, &format!("{call}\nObservation: x"), stop, |_| {});
+    assert!(text(&second).contains("<parameter=n>\n5\n") && !text(&second).contains("Observ"), "{}", text(&second));
+    // A single call ends the reply at its tag, and is kept; what came in the place of the tag is not.
+    let single = json!({"parallel_tool_calls": false});
+    let (first, second) = round(true, &format!("{call}\nAnd"), single.clone(), |_| {});
+    assert!(second.starts_with(&with_reply(&first, call)), "{}", text(&second));
+    let untagged = call.strip_suffix("\n</tool_call>").expect("there");
+    let (_, second) = round(true, &format!("{untagged}\nAnd so on"), single, |_| {});
+    assert!(text(&second).contains("</tool_call><|im_end|>") && !text(&second).contains("And"), "{}", text(&second));
 }
 
 /// A reply that was cut is no example to go on from.

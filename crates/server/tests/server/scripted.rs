@@ -1,6 +1,8 @@
 //! A backend that does what the real one cannot be made to do: fail, take its time, or say what a test wants.
 
-use lily_backend::{Backend, BackendError, Description, Output, Piece, Sample, Segment, TokenLogprob, Want};
+use lily_backend::{
+    Adjustment, Backend, BackendError, Description, Draw, Output, Piece, Sample, Sampling, Segment, TokenLogprob, Want,
+};
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +34,8 @@ struct Script {
     lines: VecDeque<Vec<u32>>,
     /// Prompts of those that came.
     prompts: Vec<Vec<u32>>,
+    /// The last draw's.
+    sampling: Option<(Sampling, Vec<Adjustment>)>,
 }
 
 impl Lines {
@@ -43,6 +47,15 @@ impl Lines {
     /// The prompts of the replies so far, the oldest first.
     pub(crate) fn prompts(&self) -> Vec<Vec<u32>> {
         self.script().prompts.clone()
+    }
+
+    /// How the last token was to be drawn.
+    pub(crate) fn sampling(&self) -> (Sampling, Vec<Adjustment>) {
+        self.script().sampling.clone().expect("something was drawn")
+    }
+
+    fn drawing(&self, draw: &Draw<'_>) {
+        self.script().sampling = Some((draw.sampling, draw.adjustments.to_vec()));
     }
 
     fn script(&self) -> MutexGuard<'_, Script> {
@@ -121,10 +134,15 @@ impl Backend for Scripted {
             let Run { tokens, line } = &mut *segment.state;
             tokens.extend_from_slice(segment.tokens);
             match segment.want {
-                Want::Sample(_) => {
+                Want::Sample(ref draw) => {
+                    self.lines.drawing(draw);
                     let line = line.get_or_insert_with(|| self.lines.begin(tokens));
                     let counted = 40 + (tokens.len() % 1000) as u32;
-                    let token = line.as_mut().map_or(counted, |line| line.pop_front().unwrap_or(END));
+                    // No model draws what is biased as far as that.
+                    let is_free = |token: &u32| !draw.adjustments.iter().any(|a| a.token == *token && a.add <= -100.0);
+                    let next =
+                        |line: &mut VecDeque<u32>| std::iter::from_fn(|| line.pop_front()).find(is_free).unwrap_or(END);
+                    let token = line.as_mut().map_or(counted, next);
                     let top = vec![TokenLogprob { token, logprob: -0.5 }];
                     Output::Sample(Sample { token, logprob: Some(-0.5), top })
                 }

@@ -119,11 +119,16 @@ pub(crate) struct Speaker {
 impl Speaker {
     /// With a template of the models, the official one or the embedded, and room for `context` tokens.
     pub(crate) fn new(official: bool, context: usize) -> Self {
+        Self::with(official, context, |_| {})
+    }
+
+    /// The same with another configuration.
+    pub(crate) fn with(official: bool, context: usize, change: impl FnOnce(&mut Config)) -> Self {
         let script = Scripted::new(context);
         let lines = script.lines();
         let engine = Engine::start(script, options_for_engine());
         let own = include_str!("../../../../models/qwen3.6-35b-a3b/chat_template.jinja");
-        let server = Server::start(engine, if official { own } else { template() }, |_| {});
+        let server = Server::start(engine, if official { own } else { template() }, change);
         // Its first reply is to nobody.
         wait_until("ready", || crate::client::get(server.address, "/ready").status == 200);
         Self { server, lines }

@@ -2,7 +2,7 @@
 
 use crate::client::chat;
 use crate::gather::gather;
-use crate::serving::Speaker;
+use crate::serving::{Speaker, model, tokenizer};
 use serde_json::{Value, json};
 
 fn request(changes: Value) -> Value {
@@ -53,6 +53,102 @@ fn case_13_and_28_thinking_is_switched_off_and_on() {
         assert!(thinks(json!({"reasoning_effort": effort})), "{effort}");
     }
     assert!(thinks(json!({})));
+}
+
+/// The script goes on as if nothing had happened; what it says while the reasoning is closed is lost.
+#[test]
+fn case_31_a_budget_closes_reasoning_and_the_answer_follows() {
+    let speaker = Speaker::new(true, 4096);
+    let thought = "one two three four five six seven eight nine ten";
+    let tokens = tokenizer().encode(thought).expect("tokens");
+    let text = |tokens: &[u32]| tokenizer().decode(tokens);
+    let close = tokenizer().encode("\n</think>\n\n").expect("tokens").len();
+    for budget in [1, 4] {
+        for changes in [
+            json!({"thinking_budget": budget}),
+            json!({"chat_template_kwargs": {"thinking_budget": budget}}),
+            json!({"thinking_budget": 9, "chat_template_kwargs": {"thinking_budget": budget}, "logprobs": true}),
+        ] {
+            let request = request(changes);
+            let whole = speaker.reply(thought, &request);
+            let message = &whole["choices"][0]["message"];
+            assert_eq!(message["reasoning_content"], text(&tokens[..budget]));
+            assert_eq!(message["content"], text(&tokens[budget + close..]));
+            assert_eq!(whole["choices"][0]["finish_reason"], "stop");
+            let usage = &whole["usage"];
+            assert_eq!(usage["completion_tokens"], tokens.len() + 1);
+            assert_eq!(usage["completion_tokens_details"]["reasoning_tokens"], budget + close);
+            speaker.lines.say(tokens.clone());
+            let (streamed, same) = gather(speaker.server.address, &request, 0);
+            assert_eq!((&streamed, &same), (&whole["choices"][0], usage));
+        }
+    }
+    let reply = |text: &str, changes: Value| {
+        let reply = speaker.reply(text, &request(changes))["choices"][0].take();
+        (
+            reply["message"]["reasoning_content"].clone(),
+            reply["message"]["content"].clone(),
+            reply["finish_reason"].clone(),
+        )
+    };
+    // Closed in time; a limit that comes first; no thinking at all.
+    let closed = reply("a b\n</think>\n\nc d e f g h", json!({"thinking_budget": 6}));
+    assert_eq!(closed, (json!("a b"), json!("c d e f g h"), json!("stop")));
+    let limited = reply(thought, json!({"thinking_budget": 6, "max_tokens": 7}));
+    assert_eq!(limited, (json!(text(&tokens[..6])), json!(""), json!("length")));
+    let none = reply(thought, json!({"thinking_budget": 0}));
+    assert_eq!(none, (Value::Null, json!(thought), json!("stop")));
+    assert!(speaker.prompt().ends_with("<think>\n\n</think>\n\n"));
+    assert_eq!(reply(thought, json!({"thinking_budget": 2, "enable_thinking": false})).1, thought);
+    // A budget of "low" is larger than that.
+    assert_eq!(reply(thought, json!({"reasoning_effort": "low"})).0, thought);
+    // A call that comes before the end of the reasoning is not closed in its middle.
+    let call =
+        "I\n<tool_call>\n<function=f>\n<parameter=a>\none two three four\n</parameter>\n</function>\n</tool_call>";
+    let tool = json!([{"type": "function", "function": {"name": "f"}}]);
+    let called = speaker.reply(call, &request(json!({"thinking_budget": 8, "tools": tool})));
+    let function = &called["choices"][0]["message"]["tool_calls"][0]["function"];
+    assert_eq!(function["arguments"], r#"{"a":"one two three four"}"#);
+}
+
+#[test]
+fn the_embedded_model_answers_when_its_thought_is_closed() {
+    let ask = json!({"messages": [{"role": "user", "content": "What is 38 + 57?"}], "temperature": 0, "max_tokens": 120,
+        "thinking_budget": 5});
+    let reply = chat(model(), &ask).ok();
+    let choice = &reply["choices"][0];
+    let content = choice["message"]["content"].as_str().expect("text");
+    assert!(!content.is_empty() && !content.contains("think>"), "{choice}");
+    assert_eq!(choice["finish_reason"], "stop", "{choice}");
+    let close = tokenizer().encode("\n</think>\n\n").expect("tokens").len();
+    assert_eq!(reply["usage"]["completion_tokens_details"]["reasoning_tokens"], 5 + close);
+    let (streamed, usage) = gather(model(), &ask, 0);
+    assert_eq!((&streamed, &usage), (choice, &reply["usage"]));
+}
+
+/// What a server was started with holds where a request is silent.
+#[test]
+fn defaults_are_what_a_request_is_silent_about() {
+    let sampling = lily_backend::Sampling { temperature: 0.7, top_k: 20, top_p: 0.8, min_p: 0.0 };
+    let speaker = Speaker::with(true, 4096, |config| {
+        config.defaults = lily_server::Defaults { sampling, presence_penalty: 1.5, thinking: false, ..config.defaults };
+    });
+    let run = |changes: Value| {
+        speaker.reply("a b c", &request(changes));
+        let (sampling, adjustments) = speaker.lines.sampling();
+        (sampling, adjustments.iter().map(|a| a.add).fold(0.0, f32::min), speaker.prompt().ends_with("<think>\n"))
+    };
+    assert_eq!(run(json!({})), (sampling, -1.5, false));
+    let own = lily_backend::Sampling { temperature: 0.25, top_k: 3, ..sampling };
+    assert_eq!(run(json!({"temperature": 0.25, "top_k": 3, "presence_penalty": 0})), (own, 0.0, false));
+    for thinks in [
+        json!({"enable_thinking": true}),
+        json!({"reasoning_effort": "high"}),
+        json!({"thinking_budget": 100}),
+        json!({"chat_template_kwargs": {"enable_thinking": true}}),
+    ] {
+        assert_eq!(run(thinks.clone()), (sampling, -1.5, true), "{thinks}");
+    }
 }
 
 #[test]

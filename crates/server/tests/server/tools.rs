@@ -2,7 +2,7 @@
 
 use crate::client::chat;
 use crate::gather::gather;
-use crate::serving::{Speaker, model};
+use crate::serving::{Speaker, model, tokenizer};
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 
@@ -37,7 +37,7 @@ fn written(name: &str, parameters: &[(&str, &str)]) -> String {
 fn choice(text: &str, changes: Value) -> Value {
     let speaker = speaker().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut whole = speaker.reply(text, &request(changes.clone()))["choices"][0].take();
-    speaker.lines.say(crate::serving::tokenizer().encode(text).expect("tokens"));
+    speaker.lines.say(tokenizer().encode(text).expect("tokens"));
     let (mut streamed, _) = gather(speaker.server.address, &request(changes), 0);
     for choice in [&mut whole, &mut streamed] {
         // Looking a field up by index would put it in.
@@ -106,21 +106,93 @@ fn case_17_to_20_calls_are_salvaged_typed_and_byte_exact() {
     assert_eq!(calls(&choice(&written("unheard_of", &[("a", "x")]), json!({}))), one("unheard_of", r#"{"a":"x"}"#));
 }
 
+/// Clients run what they can parse, whatever the finish reason: a call that was cut must be no JSON.
 #[test]
-fn case_23_a_cut_call_gives_what_is_there_and_is_not_to_be_run() {
+fn case_23_a_cut_call_gives_what_is_there_and_cannot_be_run() {
     let text = written("weather", &[("city", "Oslo and then some more")]);
-    let tokens = crate::serving::tokenizer().encode(&text).expect("tokens").len();
-    for most in 1..tokens {
+    let tokens = tokenizer().encode(&text).expect("tokens");
+    for most in 1..tokens.len() {
         let cut = choice(&text, json!({"max_tokens": most}));
         assert_eq!(cut["finish_reason"], "length");
+        let so_far = tokenizer().decode(&tokens[..most]);
+        let is_complete = so_far.contains("</function>");
         for call in cut["message"]["tool_calls"].as_array().into_iter().flatten() {
             let arguments = call["function"]["arguments"].as_str().expect("a string");
-            let arguments: Value = serde_json::from_str(arguments).expect("whole JSON");
-            assert!("Oslo and then some more".starts_with(arguments["city"].as_str().unwrap_or_default()));
+            assert!(r#"{"city":"Oslo and then some more"}"#.starts_with(arguments), "{arguments}");
+            assert_eq!(serde_json::from_str::<Value>(arguments).is_ok(), is_complete, "{so_far:?}: {arguments:?}");
+            let value = so_far.split_once("<parameter=city>\n").map_or("", |(_, value)| value);
+            assert!(value.contains('\n') || arguments.ends_with(value), "{so_far:?}: {arguments:?}");
         }
+        assert_eq!(cut["message"].get("tool_calls").is_some(), so_far.contains("<function=weather>"), "{so_far:?}");
     }
     let stopped = choice(&text, json!({"stop": " and then"}));
-    assert_eq!((calls(&stopped), &stopped["finish_reason"]), (one("weather", r#"{"city":"Oslo"}"#), &json!("stop")));
+    assert_eq!((calls(&stopped), &stopped["finish_reason"]), (one("weather", r#"{"city":"Oslo"#), &json!("stop")));
+}
+
+/// The token that ends a reply, written where it ends nothing: the model copies it from a file about templates.
+#[test]
+fn the_end_within_a_value_is_a_cut() {
+    let whole = written("weather", &[("city", "<|im_start|>user\nHi<|im_end|>\nmore")]);
+    let cut = choice(&whole, json!({}));
+    assert_eq!(calls(&cut), one("weather", r#"{"city":"<|im_start|>user\nHi"#));
+    assert_eq!(cut["finish_reason"], "length");
+    // After a call that is complete, too; in JSON, and in a name.
+    for (second, arguments) in [
+        ("<tool_call>\n{\"name\": \"now\", \"arguments\": {\"a\": \"b", Some(r#"{"a":"b"#)),
+        ("<tool_call>\n<function=now>\n<parameter=ci", Some("{")),
+        ("<tool_call>\n<function=no", None),
+    ] {
+        let all = choice(&format!("{}\n{second}", written("now", &[])), json!({}));
+        let expected = [one("now", "{}"), arguments.map_or_else(Vec::new, |arguments| one("now", arguments))].concat();
+        assert_eq!((calls(&all), &all["finish_reason"]), (expected, &json!("length")), "{second}");
+    }
+    // What lacks nothing but tags has been said.
+    let salvaged = choice("<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>", json!({}));
+    assert_eq!(
+        (calls(&salvaged), &salvaged["finish_reason"]),
+        (one("weather", r#"{"city":"Oslo"}"#), &json!("tool_calls"))
+    );
+}
+
+/// Control tokens that end nothing are what the model wrote.
+#[test]
+fn other_control_tokens_are_text() {
+    let value = "<|im_start|>user<|vision_pad|>";
+    let all = choice(&format!("Say {value}.\n{}", written("weather", &[("city", value)])), json!({"logprobs": true}));
+    assert_eq!(all["message"]["content"], format!("Say {value}."));
+    assert_eq!(calls(&all), one("weather", &json!({"city": value}).to_string()));
+}
+
+#[test]
+fn choices_have_calls_of_their_own() {
+    let speaker = speaker().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let tokens = tokenizer().encode(&written("weather", &[("days", "1")])).expect("tokens");
+    (0..2).for_each(|_| speaker.lines.say(tokens.clone()));
+    let reply = chat(speaker.server.address, &request(json!({"n": 2, "logprobs": true}))).ok();
+    let ids = [0, 1].map(|index| reply["choices"][index]["message"]["tool_calls"][0]["id"].clone());
+    assert_ne!(ids[0], ids[1]);
+    for choice in reply["choices"].as_array().expect("choices") {
+        assert_eq!((calls(choice), &choice["finish_reason"]), (one("weather", r#"{"days":1}"#), &json!("tool_calls")));
+        assert_eq!(choice["logprobs"]["content"].as_array().map(Vec::len), Some(tokens.len()));
+    }
+}
+
+/// What a client has that stopped a stream within a call is no end of the conversation.
+#[test]
+fn half_a_call_can_be_sent_back() {
+    let speaker = Speaker::new(true, 4096);
+    for (arguments, rendered) in [
+        (r#"{"city":"Os"#, "<function=weather>\n<parameter=city>\nOs\n</parameter>\n</function>"),
+        (r#"{"city":"Oslo","da"#, "<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>"),
+        ("{", "<function=weather>\n</function>"),
+        ("null", "<function=weather>\n</function>"),
+    ] {
+        let call = json!({"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}});
+        let messages = json!([{"role": "user", "content": "Go"}, {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "aborted"}]);
+        speaker.reply("ok", &request(json!({"messages": messages})));
+        assert!(speaker.prompt().contains(rendered), "{}", speaker.prompt());
+    }
 }
 
 #[test]
@@ -134,8 +206,9 @@ fn case_24_tool_choice() {
     assert!(prompt.contains("<tools>") && prompt.ends_with("<think>\n"), "{prompt}");
     assert_eq!(auto["message"]["reasoning"], "Hi");
 
-    let (none, prompt) = ask("x</think>\n\nHi", json!("none"));
-    assert!(!prompt.contains("<tools>"), "{prompt}");
+    // The same prompt, so that what is kept of it is found; and no call, which the script would make.
+    let (none, same) = ask("x</think>\n\n<tool_call>Hi", json!("none"));
+    assert_eq!(same, prompt);
     assert_eq!((&none["message"]["content"], &none["finish_reason"]), (&json!("Hi"), &json!("stop")));
 
     let named = json!({"type": "function", "function": {"name": "now"}});
@@ -149,6 +222,8 @@ fn case_24_tool_choice() {
         assert_eq!((calls(&called), &called["finish_reason"]), (one("now", arguments), &json!("tool_calls")));
         assert!(called["message"].get("reasoning").is_none());
     }
+    let (one_call, _) = ask(&format!("</function>\n</tool_call>\n{}", written("weather", &[])), named.clone());
+    assert_eq!(calls(&one_call), one("now", "{}"));
     let (any, prompt) = ask("=weather>\n</function>\n</tool_call>", json!("required"));
     assert!(prompt.ends_with("</think>\n\n<tool_call>\n<function"), "{prompt}");
     assert_eq!(calls(&any), one("weather", "{}"));
@@ -170,7 +245,7 @@ fn a_single_call_ends_the_reply() {
 fn case_26_arguments_come_in_many_deltas() {
     let text = written("weather", &[("city", "a long name of a town that goes on and on")]);
     let speaker = Speaker::new(false, 4096);
-    speaker.lines.say(crate::serving::tokenizer().encode(&text).expect("tokens"));
+    speaker.lines.say(tokenizer().encode(&text).expect("tokens"));
     let (events, _) = crate::client::events(&chat(speaker.server.address, &request(json!({"stream": true}))));
     let deltas = events.iter().filter(|event| event["choices"][0]["delta"].get("tool_calls").is_some()).count();
     assert!(deltas > 8, "{deltas}");
