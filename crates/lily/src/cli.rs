@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use crate::device::DeviceChoice;
+use crate::preset::Preset;
 
 /// Serve Qwen3.6-35B-A3B on your own machine.
 #[derive(Debug, Parser)]
@@ -78,6 +79,9 @@ pub(crate) struct ServeArgs {
     /// Bytes that --cache-dir may take.
     #[arg(long, value_name = "SIZE", default_value = "20G", value_parser = size, requires = "cache_dir")]
     pub(crate) cache_disk: u64,
+    /// What applies where a request is silent [default: the checkpoint's generation_config.json, and thinking].
+    #[arg(long, value_name = "NAME", value_enum)]
+    pub(crate) preset: Option<Preset>,
     /// The largest request body taken, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) max_body: u32,

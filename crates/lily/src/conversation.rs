@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use lily_backend::Sampling;
-use lily_chat::{Detokenizer, Piece, Prompt, ReasoningSplitter, begins_in_reasoning};
+use lily_chat::{Detokenizer, Guard, Piece, Prompt, ReasoningSplitter, begins_in_reasoning};
 use lily_engine::{Engine, Event, FinishReason, Reply, Request};
 use serde_json::{Value, json};
 
@@ -168,9 +168,10 @@ impl<'m> Conversation<'m> {
     fn submit(&self) -> Result<(Reply, usize, ReasoningSplitter)> {
         let kwargs = [("enable_thinking".to_string(), Value::Bool(self.thinking))].into_iter().collect();
         let prompt = Prompt { messages: self.messages.clone(), tools: Vec::new(), add_generation_prompt: true, kwargs };
-        let prompt = self.model.template.render(&prompt)?;
+        let guard = Guard::new(&self.model.tokenizer);
+        let prompt = self.model.template.render_guarded(&prompt, &guard)?;
         let splitter = ReasoningSplitter::new(begins_in_reasoning(&prompt));
-        let ids = self.model.tokenizer.encode(&prompt)?;
+        let ids = guard.encode(&prompt)?;
         let prompt_tokens = ids.len();
         let room = self.max_context().saturating_sub(ids.len()).max(1);
         let max_tokens = self.args.max_tokens.map_or(room, |limit| room.min(limit as usize));

@@ -9,6 +9,7 @@ mod device;
 mod eval;
 mod inspect;
 mod load;
+mod preset;
 mod run;
 mod serve;
 mod synth;

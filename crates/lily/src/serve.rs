@@ -15,6 +15,7 @@ use tracing_subscriber::EnvFilter;
 use crate::cache::CacheSize;
 use crate::cli::ServeArgs;
 use crate::load::{self, Model};
+use crate::preset::Preset;
 use crate::terminal::tell;
 
 /// Few clients get by with a context of fewer tokens.
@@ -69,11 +70,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         config: Config {
             longest_context: Some(model.checkpoint.config.max_position_embeddings),
             body_limit: (args.max_body as usize) << 20,
-            defaults: Defaults {
-                sampling: load::sampling(&model.checkpoint.generation),
-                repetition_penalty: load::penalties(&model.checkpoint.generation).repetition,
-                ..Defaults::default()
-            },
+            defaults: args.preset.map_or_else(|| checkpoint_defaults(&model), Preset::defaults),
             ..Config::new(model.checkpoint.name())
         },
     };
@@ -127,6 +124,15 @@ fn write_the_rest(engine: &Engine) {
     }
     if !engine.join_timeout(WRITING) {
         tell("not all of the prefix cache was written; what is not there is read anew");
+    }
+}
+
+/// What the checkpoint's makers say of it.
+fn checkpoint_defaults(model: &Model) -> Defaults {
+    Defaults {
+        sampling: load::sampling(&model.checkpoint.generation),
+        repetition_penalty: load::penalties(&model.checkpoint.generation).repetition,
+        ..Defaults::default()
     }
 }
 

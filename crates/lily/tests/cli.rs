@@ -233,6 +233,15 @@ fn a_server_outlives_the_reader_of_its_log() {
     assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
 }
 
+#[test]
+fn presets_are_listed_and_others_refused() {
+    let help = output(&["serve", "--help"]);
+    for wanted in ["--preset", "thinking", "coding", "instruct", "temperature 0.6, top_p 0.95, top_k 20"] {
+        assert!(text(&help.stdout).contains(wanted), "{wanted}");
+    }
+    fails(&["serve", "--preset", "poetry"], &["--preset", "instruct"]);
+}
+
 /// Sends SIGTERM; a shell always has `kill`.
 fn stop(child: &Child) {
     let sent = Command::new("sh").arg("-c").arg(format!("kill {}", child.id())).status().expect("a shell");
