@@ -54,6 +54,6 @@ using namespace metal;
   threadgroup_barrier(mem_flags::mem_threadgroup);
   total = 0.0f;
   for (uint i = 0; i < SIMDS; i++) total += partial[i];
-  const float gate = q_gate[ulong(row) * p.q_stride + head * 2 * HEAD + HEAD + thread_index];
+  const float gate = q_gate[ulong(row) * p.stride + head * 2 * HEAD + HEAD + thread_index];
   y[(row * QUERY_HEADS + head) * HEAD + thread_index] = sum / total * sigmoid(gate);
 }

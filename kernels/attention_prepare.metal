@@ -1,8 +1,7 @@
 // Per head: q ← rope(rms_norm(q) · gain) / 16, k ← rope(rms_norm(k) · gain); k and v go to their place in the pages.
 //
 // grid ((QUERY_HEADS + 2·KV_HEADS + 3) / 4, rows, 1), 128 threads: a SIMD-group a head.
-// q_gate [rows][QUERY_HEADS·(256 q | 256 gate)], k and v [rows][KV_HEADS·256], which may be pieces of one row: the params say
-// how far rows lie apart; gains [256],
+// q_gate [rows][QUERY_HEADS·(256 q | 256 gate)], k and v [rows][KV_HEADS·256], pieces of one row of `stride` floats; gains [256],
 // turns [32][2]: revolutions a token of each rotated pair, θ^(−pair/32) / 2π as a fraction of 64 bits, high word first,
 // pages [slots][max_pages], keys and values [pages][KV_HEADS][PAGE][256], q [rows][QUERY_HEADS][256].
 #include <metal_stdlib>
@@ -33,8 +32,8 @@ using namespace metal;
   if (slot == NONE || head >= QUERY_HEADS + 2 * KV_HEADS) return;
   const bool is_query = head < QUERY_HEADS, is_key = !is_query && head < QUERY_HEADS + KV_HEADS;
   const uint kv_head = (head - QUERY_HEADS) % KV_HEADS;
-  device const float* source = is_query ? q_gate + ulong(row) * p.q_stride + head * 2 * HEAD
-                                        : (is_key ? k : v) + ulong(row) * p.kv_stride + kv_head * HEAD;
+  device const float* of_head = is_query ? q_gate + head * 2 * HEAD : (is_key ? k : v) + kv_head * HEAD;
+  device const float* source = of_head + ulong(row) * p.stride;
   const uint position = sequences[slot].position + rows[row].offset;
   // A lane has dimensions 4·lane and 128 + 4·lane on: the rotated ones are in the low half of lanes 0 to 15.
   float4 low = *(device const float4*)(source + lane * 4);

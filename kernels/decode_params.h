@@ -14,12 +14,11 @@ struct ProjectAddParams {
 
 struct PrepareParams {
   uint max_pages;  // entries of a sequence in the page table
-  uint q_stride;   // floats from one row of q_gate to the next, a multiple of 4
-  uint kv_stride;  // floats from one row of k, and of v, to the next, a multiple of 4
+  uint stride;     // floats from one row of q_gate, k and v to the next, a multiple of 4
 };
 
 struct BlockParams {
-  uint block;      // tokens of a block of context: a multiple of PAGE, at most 256
+  uint block;      // tokens of a block of context: a multiple of PAGE, at most MAX_BLOCK
   uint blocks;     // of the longest context that the plan allows
   uint max_pages;
 };
@@ -27,13 +26,5 @@ struct BlockParams {
 struct CombineParams {
   uint block;
   uint blocks;
-  uint q_stride;  // floats from one row of q_gate to the next
-};
-
-struct RouterParams {
-  uint rows;
-};
-
-struct AdvanceParams {
-  uint segments;
+  uint stride;  // floats from one row of q_gate to the next
 };

@@ -1,11 +1,13 @@
 // x[row] += Σ_ranks weight · W_down hidden[row][rank], the shared expert last.
 //
-// grid (HIDDEN / 16, rows, 1), 256 threads. down_* [EXPERTS][HIDDEN] rows of EXPERT_WIDTH columns, shared_* [HIDDEN] rows,
-// hidden and choices as experts_up wrote them, x [rows][HIDDEN]. Rows that pad a plan are passed over.
+// grid (HIDDEN / DOWN_OUTPUTS, rows, 1), 256 threads. down_* [EXPERTS][HIDDEN] rows of EXPERT_WIDTH columns, shared_*
+// [HIDDEN] rows, hidden and choices as experts_up wrote them, x [rows][HIDDEN]. Rows that pad a plan are passed over.
 #include <metal_stdlib>
 #include "few_rows.h"
 #include "model.h"
 using namespace metal;
+
+constant constexpr uint DOWN_OUTPUTS = 16;  // of a threadgroup
 
 [[kernel, max_total_threads_per_threadgroup(256)]] void experts_down(
     device const uint* down_w [[buffer(0)]],
@@ -22,7 +24,7 @@ using namespace metal;
     uint thread_index [[thread_index_in_threadgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr uint OUTPUTS = 2, SIMDS = 8, OWN = 16;  // columns of a lane
+  constexpr uint SIMDS = 8, OUTPUTS = DOWN_OUTPUTS / SIMDS, OWN = 16;  // columns of a lane
   threadgroup float4 staged[RANKS][OWN / 4][32];
   threadgroup float totals[RANKS][32];
   const uint row = group.y;

@@ -1,8 +1,8 @@
 // hidden[row][rank] = silu(W_gate n) · W_up n, n = rms_norm(x[row]) · gain, for the row's chosen experts (ranks 0 to 7) and
 // the shared one (rank 8); choices[row][rank] says which and with what weight.
 //
-// grid (EXPERT_WIDTH / 16, RANKS, rows), 256 threads. gate_* and up_* [EXPERTS][EXPERT_WIDTH] rows of HIDDEN columns,
-// shared_* [EXPERT_WIDTH] rows, x [rows][HIDDEN], gain [HIDDEN], logits [rows][EXPERTS + 1] of the router,
+// grid (EXPERT_WIDTH / UP_OUTPUTS, RANKS, rows), 256 threads. gate_* and up_* [EXPERTS][EXPERT_WIDTH] rows of HIDDEN
+// columns, shared_* [EXPERT_WIDTH] rows, x [rows][HIDDEN], gain [HIDDEN], logits [rows][EXPERTS + 1] of the router,
 // hidden [rows][RANKS][EXPERT_WIDTH], choices [rows][RANKS]. Rows that pad a plan are passed over.
 #include <metal_stdlib>
 #include "few_rows.h"
@@ -10,6 +10,8 @@
 #include "numbers.h"
 #include "top_experts.h"
 using namespace metal;
+
+constant constexpr uint UP_OUTPUTS = 16;  // of a threadgroup
 
 [[kernel, max_total_threads_per_threadgroup(256)]] void experts_up(
     device const uint* gate_w [[buffer(0)]],
@@ -34,7 +36,7 @@ using namespace metal;
     uint thread_index [[thread_index_in_threadgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr uint OUTPUTS = 4, SIMDS = 8, CHUNKS = 2;  // two outputs, gate and up
+  constexpr uint SIMDS = 8, OWN = UP_OUTPUTS / SIMDS, OUTPUTS = 2 * OWN, CHUNKS = 2;  // gate and up
   threadgroup float4 staged[CHUNKS * PIECES];
   threadgroup float totals[CHUNKS * 32];
   threadgroup float squares[SIMDS];
@@ -51,7 +53,7 @@ using namespace metal;
     gate = rows_from<4>(Matrix{gate_w, gate_scales, gate_biases}, choice.expert * EXPERT_WIDTH, HIDDEN);
     up = rows_from<4>(Matrix{up_w, up_scales, up_biases}, choice.expert * EXPERT_WIDTH, HIDDEN);
   }
-  const uint first = (group.x * SIMDS + simd) * 2;
+  const uint first = (group.x * SIMDS + simd) * OWN;
   Rows<1> source;
   source.x[0] = x + row * HIDDEN;
   const float sum = few_rows_product<4, 1, OUTPUTS, CHUNKS, SIMDS, true>(

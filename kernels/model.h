@@ -29,6 +29,11 @@ constant constexpr uint MAX_SAMPLE_BLOCKS = 256;
 constant constexpr uint DRAWN_RING = 64;     // draws of a sequence that are kept for the CPU
 constant constexpr uint NONE = 0xffffffffu;  // no slot, no token, no draw
 
+// Of a kernel that only needs to know how many rows, or segments, there are.
+struct CountParams {
+  uint count;
+};
+
 // What the device remembers of a sequence between steps. Only the kernel `advance` changes position, flip and generated.
 struct Sequence {
   uint position;   // tokens held: the position of its next row

@@ -8,10 +8,6 @@ struct Block {
   uint pairs;
 };
 
-struct RmsNormParams {
-  uint rows;
-};
-
 struct GemmParams {
   uint rows;
   uint inner;     // columns of the weights, a multiple of GROUP
@@ -25,10 +21,6 @@ struct GemmAddParams {
   uint rows;
   uint inner;
   uint outputs;
-};
-
-struct Top8Params {
-  uint rows;
 };
 
 struct SortParams {

@@ -1,12 +1,14 @@
 // x[row] += W · input[row].
 //
-// grid (HIDDEN / 16, 1, 1), 256 threads; ROWS rows of input and x, padding included. w [HIDDEN][inner/8], scales and biases
+// grid (HIDDEN / ADD_OUTPUTS, 1, 1), 256 threads; ROWS rows of input and x, padding included. w [HIDDEN][inner/8], scales and biases
 // [HIDDEN][inner/64], input [ROWS][inner], x [ROWS][HIDDEN].
 #include <metal_stdlib>
 #include "decode_params.h"
 #include "few_rows.h"
 #include "model.h"
 using namespace metal;
+
+constant constexpr uint ADD_OUTPUTS = 16;  // of a threadgroup
 
 template <uint ROWS>
 [[kernel, max_total_threads_per_threadgroup(256)]] void project_add(
@@ -20,7 +22,7 @@ template <uint ROWS>
     uint thread_index [[thread_index_in_threadgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr uint OUTPUTS = 2, SIMDS = 8, CHUNKS = 4 / staged_rows(ROWS);
+  constexpr uint SIMDS = 8, OUTPUTS = ADD_OUTPUTS / SIMDS, CHUNKS = 4 / staged_rows(ROWS);
   threadgroup float4 staged[4 * PIECES];
   threadgroup float totals[4 * 32];
   const uint first = (group.x * SIMDS + simd) * OUTPUTS;

@@ -1,6 +1,6 @@
 // y[row] = W · (rms_norm(x[row]) · gain), W being up to four matrices one above the other.
 //
-// grid ((outputs0 + outputs1 + outputs2 + outputs3 + 31) / 32, 1, 1), 256 threads; ROWS rows of x and y, padding included.
+// grid (ceil((outputs0 + outputs1 + outputs2 + outputs3) / PROJECT_OUTPUTS), 1, 1), 256 threads; ROWS rows of x and y, padding included.
 // w [outputs][HIDDEN/8], scales and biases [outputs][HIDDEN/64], x [ROWS][HIDDEN], gain [HIDDEN],
 // y [ROWS][outputs0 + outputs1 + outputs2 + outputs3].
 #include <metal_stdlib>
@@ -8,6 +8,8 @@
 #include "few_rows.h"
 #include "model.h"
 using namespace metal;
+
+constant constexpr uint PROJECT_OUTPUTS = 32;  // of a threadgroup
 
 template <uint ROWS>
 [[kernel, max_total_threads_per_threadgroup(256)]] void project_norm(
@@ -31,7 +33,7 @@ template <uint ROWS>
     uint thread_index [[thread_index_in_threadgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr uint OUTPUTS = 4, SIMDS = 8, CHUNKS = ROWS <= 2 ? 2 : 1;
+  constexpr uint SIMDS = 8, OUTPUTS = PROJECT_OUTPUTS / SIMDS, CHUNKS = ROWS <= 2 ? 2 : 1;
   threadgroup float4 staged[staged_rows(ROWS) * CHUNKS * PIECES];
   threadgroup float totals[staged_rows(ROWS) * CHUNKS * 32];
   threadgroup float squares[ROWS * SIMDS];

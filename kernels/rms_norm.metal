@@ -5,19 +5,18 @@
 #include <metal_stdlib>
 #include "model.h"
 #include "numbers.h"
-#include "prefill.h"
 using namespace metal;
 
 [[kernel, max_total_threads_per_threadgroup(128)]] void rms_norm(
     device const float* x [[buffer(0)]],     // [rows][HIDDEN]
     device const float* gain [[buffer(1)]],  // [HIDDEN]
     device half* y [[buffer(2)]],            // [rows][HIDDEN]
-    constant RmsNormParams& p [[buffer(3)]],
+    constant CountParams& p [[buffer(3)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   const uint row = group.x * 4 + simd;
-  if (row >= p.rows) return;
+  if (row >= p.count) return;
   device const float4* from = (device const float4*)(x + row * HIDDEN);
   float squares = 0.0f;
   for (uint i = lane; i < HIDDEN / 4; i += 32) squares += dot(from[i], from[i]);

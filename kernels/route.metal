@@ -14,12 +14,12 @@ using namespace metal;
     device const float* logits [[buffer(0)]],  // [rows][EXPERTS + 1], the last is the shared expert's
     device uint* chosen [[buffer(1)]],         // [rows][CHOSEN]
     device float* weights [[buffer(2)]],       // [rows][RANKS]
-    constant Top8Params& p [[buffer(3)]],
+    constant CountParams& p [[buffer(3)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   const uint row = group.x * 4 + simd;
-  if (row >= p.rows) return;
+  if (row >= p.count) return;
   device const float* from = logits + row * (EXPERTS + 1);
   const Choice own = top_experts(from, CHOSEN, lane);
   if (lane < CHOSEN) {

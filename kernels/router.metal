@@ -1,13 +1,14 @@
 // logits[row] = (mlp.gate | shared_expert_gate) · (rms_norm(x[row]) · gain), both matrices 8-bit.
 //
-// grid ((EXPERTS + 8) / 8, (rows + ROWS − 1) / ROWS, 1), 128 threads: any number of rows, ROWS at a time.
+// grid ((EXPERTS + ROUTER_OUTPUTS) / ROUTER_OUTPUTS, (rows + ROWS − 1) / ROWS, 1), 128 threads: any number of rows, ROWS at a time.
 // w [EXPERTS][HIDDEN/4], scales and biases [EXPERTS][HIDDEN/64], shared_* the same with one row, x [rows][HIDDEN],
 // gain [HIDDEN], logits [rows][EXPERTS + 1].
 #include <metal_stdlib>
-#include "decode_params.h"
 #include "few_rows.h"
 #include "model.h"
 using namespace metal;
+
+constant constexpr uint ROUTER_OUTPUTS = 8;  // of a threadgroup
 
 template <uint ROWS>
 [[kernel, max_total_threads_per_threadgroup(128)]] void router(
@@ -20,12 +21,12 @@ template <uint ROWS>
     device const float* x [[buffer(6)]],
     device const float* gain [[buffer(7)]],
     device float* logits [[buffer(8)]],
-    constant RouterParams& p [[buffer(9)]],
+    constant CountParams& p [[buffer(9)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr uint OUTPUTS = 2, SIMDS = 4, CHUNKS = ROWS <= 2 ? 2 : 1;
+  constexpr uint SIMDS = 4, OUTPUTS = ROUTER_OUTPUTS / SIMDS, CHUNKS = ROWS <= 2 ? 2 : 1;
   threadgroup float4 staged[staged_rows(ROWS) * CHUNKS * PIECES];
   threadgroup float totals[staged_rows(ROWS) * CHUNKS * 32];
   threadgroup float squares[ROWS * SIMDS];
@@ -39,12 +40,12 @@ template <uint ROWS>
   }
   Rows<ROWS> rows;
 #pragma unroll
-  for (uint i = 0; i < ROWS; i++) rows.x[i] = x + min(group.y * ROWS + i, p.rows - 1) * HIDDEN;
+  for (uint i = 0; i < ROWS; i++) rows.x[i] = x + min(group.y * ROWS + i, p.count - 1) * HIDDEN;
   const float sum = few_rows_product<8, ROWS, OUTPUTS, CHUNKS, SIMDS, true>(low, high, HIDDEN, rows, gain, staged, totals,
                                                                             squares, simd, lane);
   constexpr uint LANES = 32 / (ROWS * OUTPUTS);
   const uint place = lane / LANES, row = group.y * ROWS + place / OUTPUTS, output = first + place % OUTPUTS;
-  if (lane % LANES == 0 && row < p.rows && output <= EXPERTS) logits[row * (EXPERTS + 1) + output] = sum;
+  if (lane % LANES == 0 && row < p.count && output <= EXPERTS) logits[row * (EXPERTS + 1) + output] = sum;
 }
 
 template [[host_name("router_1")]] [[kernel]] decltype(router<1>) router<1>;

@@ -27,13 +27,15 @@ fn build() -> Result<(), compile::Error> {
     let compiler = Compiler { program: tool.path().display().to_string(), flags: machine_flags(target == host) };
     println!("cargo::rustc-env=LILY_HOST_COMPILER={}", compiler.program);
     println!("cargo::rustc-env=LILY_HOST_FLAGS={}", compiler.flags.join(" "));
+    let folder = out.join("kernels");
+    println!("cargo::rustc-env=LILY_HOST_OBJECTS={}", folder.display());
     // Elsewhere macOS code is checked but not linked: there are no headers of its C++ library.
     if target.contains("apple") && !host.contains("apple") {
         return Ok(());
     }
 
     let library = lily_msl::Library::parse(Path::new(KERNELS))?;
-    let objects = compiler.objects(Flavour::Plain, &library, &out.join("kernels"))?;
+    let objects = compiler.objects(Flavour::Plain, &library, &folder)?;
     // Kernels register themselves by static initialisers, and a linker leaves out the objects of an archive that nothing
     // names. So all become one object, which the runtime's names bring in.
     let whole = out.join("kernels.o");

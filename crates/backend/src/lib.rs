@@ -31,9 +31,9 @@ pub struct Description {
     pub logits: usize,
     /// The longest sequence a state can hold, in tokens.
     pub max_context: usize,
-    /// True if a sequence's results are the same bits however its prompt is cut into chunks, so that the engine may
-    /// cut where it likes; otherwise it must keep to uniform chunks.
-    pub chunk_invariant: bool,
+    /// A prompt may be cut into segments after any multiple of so many tokens of its sequence and nowhere else, if its results
+    /// are to be the same bits: 1 if the engine may cut where it likes.
+    pub grain: usize,
 }
 
 impl Description {

@@ -84,7 +84,7 @@ impl CpuBackend {
                 name: format!("cpu ({simd}, {threads} {})", if threads == 1 { "thread" } else { "threads" }),
                 logits: config.vocab_size,
                 max_context: options.max_context,
-                chunk_invariant: true,
+                grain: 1,
             },
             layout: Layout::new(config),
             model: Model::new(config, weights),

@@ -72,9 +72,8 @@ pub(crate) struct Runner<B: Backend> {
 
 impl<B: Backend> Runner<B> {
     fn new(mut backend: B, options: &Options, inbox: &Arc<Inbox>) -> Self {
-        let uniform = !backend.description().chunk_invariant;
         let cache = &options.cache;
-        let grain = if uniform { options.prefill_chunk } else { 1 };
+        let grain = backend.description().grain.max(1);
         let snapshot_bytes = backend.snapshot_bytes();
         let places = Places {
             boundaries: cache.boundaries.clone(),
@@ -99,7 +98,7 @@ impl<B: Backend> Runner<B> {
         let pausable = backend.pausable().is_some();
         Self {
             backend,
-            scheduler: Scheduler::new(options.prefill_chunk, uniform, pausable),
+            scheduler: Scheduler::new(options.prefill_chunk, grain, pausable),
             sequences: Vec::new(),
             parallel: options.parallel,
             chunk: None,

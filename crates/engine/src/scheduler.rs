@@ -17,6 +17,9 @@ const FIRST_CHUNK: usize = 16;
 /// Prompt tokens in a step at least. A step has costs that do not shrink with it, so that fewer would save little time,
 /// and the prompt would never end.
 const LEAST_CHUNK: usize = 8;
+/// The same for a backend that is cut after whole grains, a GPU: it cannot pause, and below some hundred rows a chunk's time is that
+/// of reading nearly all experts.
+const LEAST_COARSE_CHUNK: usize = 512;
 /// One step in so many that hold several prompts goes to the one that has waited longest.
 const AGING: u64 = 4;
 
@@ -52,10 +55,10 @@ pub(crate) struct Plan {
 
 /// Decides what each step holds. It knows no clock: what steps took is told it.
 pub(crate) struct Scheduler {
-    /// The most prompt tokens in a step.
+    /// The most prompt tokens in a step, `grain` at least.
     chunk: usize,
-    /// Prompts are cut at multiples of `chunk` and nowhere else.
-    uniform: bool,
+    /// Prompts are cut after multiples of this and nowhere else.
+    grain: usize,
     /// A chunk can be read in slices.
     pausable: bool,
     pace: Pace,
@@ -64,8 +67,8 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(crate) fn new(chunk: usize, uniform: bool, pausable: bool) -> Self {
-        Self { chunk, uniform, pausable: pausable && !uniform, pace: Pace::default(), contended: 0 }
+    pub(crate) fn new(chunk: usize, grain: usize, pausable: bool) -> Self {
+        Self { chunk: chunk.max(grain), grain, pausable: pausable && grain == 1, pace: Pace::default(), contended: 0 }
     }
 
     /// What is done next for these, in order of arrival; the sequence `under_way` is being read in slices. Where there is
@@ -87,10 +90,10 @@ impl Scheduler {
         for index in order {
             let need = &needs[index];
             let wanted = need.wanted();
-            let share =
-                if self.uniform { wanted.min(self.chunk - need.position % self.chunk) } else { wanted.min(left) };
-            let scrap = share < wanted && share < LEAST_CHUNK && left < budget && !self.uniform;
-            if share <= left && !scrap {
+            let cut = (need.position + left) / self.grain * self.grain;
+            let share = if wanted <= left { wanted } else { cut.saturating_sub(need.position) };
+            let scrap = share < wanted && share < LEAST_CHUNK && left < budget;
+            if !scrap {
                 tokens[index] = share;
                 left -= share;
             }
@@ -104,10 +107,8 @@ impl Scheduler {
     }
 
     fn budget(&self) -> usize {
-        if self.uniform {
-            return self.chunk;
-        }
-        self.pace.tokens_in(STEP).unwrap_or(FIRST_CHUNK).max(LEAST_CHUNK).min(self.chunk)
+        let least = if self.grain > 1 { LEAST_COARSE_CHUNK } else { LEAST_CHUNK };
+        self.pace.tokens_in(STEP).unwrap_or(FIRST_CHUNK).max(least).min(self.chunk)
     }
 
     /// The sequences with prompts to read but the one under way, in the order in which the budget is offered to them.
@@ -163,7 +164,7 @@ mod tests {
 
     /// A scheduler that has seen `rate` tokens a second.
     fn paced(chunk: usize, rate: usize) -> Scheduler {
-        let mut scheduler = Scheduler::new(chunk, false, false);
+        let mut scheduler = Scheduler::new(chunk, 1, false);
         scheduler.measured(rate, Duration::from_secs(1));
         scheduler
     }
@@ -220,9 +221,19 @@ mod tests {
     }
 
     #[test]
+    fn prompts_are_cut_after_whole_grains() {
+        let mut scheduler = Scheduler::new(2048, 64, false);
+        assert_eq!(scheduler.tokens(&[prompt(5000)]), [512], "no fewer");
+        scheduler.measured(4000, Duration::from_secs(1));
+        assert_eq!(scheduler.tokens(&[prompt(5000), GENERATES]), [960, 1], "1000 in a quarter of a second");
+        assert_eq!(scheduler.tokens(&[prompt(5000), prompt(70)]), [896, 70]);
+        assert_eq!(scheduler.tokens(&[prompt(5000), prompt(960)]), [0, 960]);
+    }
+
+    #[test]
     fn the_first_step_is_careful() {
-        assert_eq!(Scheduler::new(512, false, false).tokens(&[prompt(5000)]), [16]);
-        assert_eq!(Scheduler::new(4, false, false).tokens(&[prompt(5000)]), [4]);
+        assert_eq!(Scheduler::new(512, 1, false).tokens(&[prompt(5000)]), [16]);
+        assert_eq!(Scheduler::new(4, 1, false).tokens(&[prompt(5000)]), [4]);
     }
 
     /// What a step's time is too short for is read in slices, as much at once as a chunk holds.
@@ -242,14 +253,14 @@ mod tests {
         assert_eq!(slow.plan(&needs[..1], Some(0)), Plan { tokens: vec![0], chunk: None });
         let mut fast = pausable(512, 100_000);
         assert_eq!(fast.tokens(&[prompt(5000), GENERATES]), [512, 1]);
-        assert_eq!(Scheduler::new(512, false, true).plan(&[prompt(5000)], None), begun(&[0], 0, 512));
-        assert_eq!(Scheduler::new(512, true, true).tokens(&[prompt(5000)]), [512]);
+        assert_eq!(Scheduler::new(512, 1, true).plan(&[prompt(5000)], None), begun(&[0], 0, 512));
+        assert_eq!(Scheduler::new(512, 512, true).tokens(&[prompt(5000)]), [512]);
     }
 
     /// With a step of 100 ms plus 5 ms a token, 30 tokens take 250 ms.
     #[test]
     fn chunks_settle_at_the_time_of_a_step() {
-        let mut scheduler = Scheduler::new(512, false, false);
+        let mut scheduler = Scheduler::new(512, 1, false);
         let mut tokens = 0;
         for _ in 0..30 {
             tokens = scheduler.tokens(&[prompt(100_000), GENERATES])[0];
@@ -293,8 +304,8 @@ mod tests {
     /// Whenever the short prompt is read, another takes its place.
     #[test]
     fn a_stream_of_short_prompts_does_not_starve_long_ones() {
-        for uniform in [false, true] {
-            let mut scheduler = Scheduler::new(64, uniform, false);
+        for grain in [1, 64] {
+            let mut scheduler = Scheduler::new(64, grain, false);
             scheduler.measured(1_000_000, Duration::from_secs(1));
             let mut long = [prompt(640), prompt(640)];
             let ended = (1..=160).find(|&step| {
@@ -318,19 +329,19 @@ mod tests {
             needs in prop::collection::vec((0usize..5000, 0usize..5000, 1usize..5000, 0u64..50, 0usize..5000), 1..9),
             chunk in 1usize..600,
             rate in prop::option::of(0usize..100_000),
-            uniform: bool,
+            grain in prop::sample::select(vec![1usize, 7, 64]),
             pausable: bool,
             under_way in prop::option::of(0usize..9),
             turns in 1usize..6,
         ) {
             let needs: Vec<Need> =
                 needs.into_iter().map(|(position, remaining, stop, served, urgency)| {
-                    // A snapshot of a backend that depends on chunks lies at the end of one.
-                    let stop = if uniform { (position + stop).next_multiple_of(chunk) - position } else { stop };
+                    // Snapshots lie where a prompt may be cut.
+                    let stop = (position + stop).next_multiple_of(grain) - position;
                     Need { position, remaining, urgency: urgency.min(remaining), stop, served }
                 }).collect();
-            let under_way = under_way.filter(|&index| pausable && !uniform && needs.get(index).is_some_and(|n| n.remaining > 0));
-            let mut scheduler = Scheduler::new(chunk, uniform, pausable);
+            let under_way = under_way.filter(|&index| pausable && grain == 1 && needs.get(index).is_some_and(|n| n.remaining > 0));
+            let mut scheduler = Scheduler::new(chunk, grain, pausable);
             if let Some(rate) = rate {
                 scheduler.measured(rate, Duration::from_secs(1));
             }
@@ -345,15 +356,15 @@ mod tests {
                     }
                     prop_assert!(tokens <= need.remaining.min(need.stop));
                     prop_assert!(tokens == 0 || Some(index) != under_way);
-                    if uniform && tokens > 0 {
+                    if tokens > 0 {
                         let end = need.position + tokens;
-                        prop_assert!(tokens == need.remaining || end % chunk == 0);
+                        prop_assert!(tokens == need.remaining || end % grain == 0);
                     }
                     prefill += tokens;
                 }
-                prop_assert!(prefill <= chunk);
+                prop_assert!(prefill <= chunk.max(grain));
                 if let Some((index, tokens)) = begun {
-                    prop_assert!(pausable && !uniform && under_way.is_none() && prefill == 0);
+                    prop_assert!(pausable && grain == 1 && under_way.is_none() && prefill == 0);
                     prop_assert!((1..=chunk.min(needs[index].remaining).min(needs[index].stop)).contains(&tokens));
                 }
                 let some = prefill > 0 || begun.is_some() || under_way.is_some();

@@ -37,16 +37,17 @@ struct Drawing {
     sampling: Sampling,
     seed: u64,
     counter: u64,
+    top_logprobs: Option<usize>,
 }
 
 impl Drawing {
     /// `None` if the next draw can't be foreseen.
     fn of(want: &Want<'_>) -> Option<Self> {
         match *want {
-            Want::Sample(ref draw @ Draw { vocabulary, sampling, seed, counter, adjustments: &[], .. })
+            Want::Sample(ref draw @ Draw { vocabulary, sampling, seed, counter, adjustments: &[], top_logprobs, .. })
                 if on_device(draw) =>
             {
-                Some(Self { vocabulary, sampling, seed, counter })
+                Some(Self { vocabulary, sampling, seed, counter, top_logprobs })
             }
             _ => None,
         }
@@ -130,8 +131,8 @@ impl Ahead {
             let slot = segment.state.slot.index;
             // The token is the one that the sequence's record names, so that the same rows serve every further step.
             let row = batch.add(slot, &[NONE]);
-            let Drawing { vocabulary, sampling, seed, counter } = entry.draw;
-            let draw = Draw { vocabulary, sampling, seed, counter, adjustments: &[], top_logprobs: None };
+            let Drawing { vocabulary, sampling, seed, counter, top_logprobs } = entry.draw;
+            let draw = Draw { vocabulary, sampling, seed, counter, adjustments: &[], top_logprobs };
             let (place, _) = picks.draw(row, slot, &draw);
             batch.drawing(place);
             foreseen(runner.place(segment.state, counter, entry.token.unwrap_or(NONE)))?;

@@ -16,6 +16,10 @@ use crate::shapes::{MAX_DECODE_ROWS, PAGE, Shapes};
 use crate::state::{Snapshot, State, States};
 use crate::weights::{ModelWeights, copied_bytes};
 
+/// Where a prompt may be cut. Its last tokens past a multiple of this, if a few-row step holds them, always take that way, and
+/// all others the many-row way: so a sequence's bits depend on its tokens' positions and not on how they came.
+const GRAIN: usize = PAGE;
+
 /// The part of a prefix cache, one in so many, that is set aside as pages.
 const CACHED_PAGES: u64 = 4;
 
@@ -31,7 +35,7 @@ pub struct Options {
     pub max_context: usize,
     /// Sequences that exist at once.
     pub sequences: usize,
-    /// Rows of a prefill step at most, rounded up to a multiple of 32; the workspace grows with it.
+    /// Rows of a prefill step at most, rounded up to a multiple of 64; the workspace grows with it.
     pub prefill_rows: usize,
     /// KV pages beyond those that full sequences take, for snapshots of sequences that ended.
     pub spare_pages: usize,
@@ -64,7 +68,7 @@ impl Options {
             max_context: self.max_context,
             slots: self.sequences,
             pages: self.sequences * self.max_context.div_ceil(PAGE) + self.spare_pages,
-            prefill_rows: self.prefill_rows.max(1).next_multiple_of(32),
+            prefill_rows: self.prefill_rows.max(1).next_multiple_of(GRAIN),
         }
     }
 }
@@ -101,8 +105,7 @@ impl<D: Device> GpuBackend<D> {
             name: format!("gpu ({})", device.name()),
             logits: shapes.vocabulary,
             max_context: options.max_context,
-            // A last part of up to 8 rows goes through other kernels than a longer one.
-            chunk_invariant: false,
+            grain: GRAIN,
         };
         let states = States::new(&shapes, &sizes);
         let runner = Runner::new(device, shapes, sizes, weights, memory);
@@ -151,7 +154,8 @@ impl<D: Device> GpuBackend<D> {
         loop {
             let (mut few, mut many) = (Vec::new(), Vec::new());
             for (index, segment) in segments.iter().enumerate().filter(|(index, _)| todo[*index]) {
-                let rows = (segment.tokens.len() - done[index]).min(self.runner.sizes.prefill_rows);
+                let left = segment.tokens.len() - done[index];
+                let rows = part_rows(segment.state.length, left, self.runner.sizes.prefill_rows);
                 let part = Part { segment: index, tokens: done[index]..done[index] + rows };
                 done[index] += rows;
                 match rows {
@@ -340,6 +344,17 @@ impl Part {
     }
 }
 
+/// Of `left` tokens for a sequence that holds `held`, those that the next step takes, which has room for `most`.
+fn part_rows(held: usize, left: usize, most: usize) -> usize {
+    let tail = (held + left) % GRAIN;
+    match left {
+        ..=MAX_DECODE_ROWS => left,
+        _ if left > most => most,
+        _ if tail <= MAX_DECODE_ROWS => left - tail,
+        _ => left,
+    }
+}
+
 /// Parts in groups of at most `most` rows, in their order.
 fn pack(parts: Vec<Part>, most: usize) -> Vec<Vec<Part>> {
     let mut groups: Vec<Vec<Part>> = Vec::new();
@@ -436,8 +451,38 @@ impl<D: Device> Backend for GpuBackend<D> {
 mod tests {
     use lily_checkpoint::Config;
 
-    use super::Options;
-    use crate::shapes::Shapes;
+    use super::{GRAIN, Options, part_rows};
+    use crate::shapes::{MAX_DECODE_ROWS, Shapes};
+
+    /// Which tokens of a prompt of `length` take the few-row way, the prompt coming in pieces of up to `piece`.
+    fn few(length: usize, piece: usize, most: usize) -> Vec<usize> {
+        let (mut held, mut few) = (0, Vec::new());
+        while held < length {
+            let end = (held + piece).min(length);
+            while held < end {
+                let rows = part_rows(held, end - held, most);
+                assert!((1..=most).contains(&rows));
+                few.extend((rows <= MAX_DECODE_ROWS).then_some(held..held + rows).into_iter().flatten());
+                held += rows;
+            }
+        }
+        few
+    }
+
+    /// Wherever a prompt is cut after whole grains, the same of its tokens take the same way: its last few.
+    #[test]
+    fn the_way_of_a_token_depends_on_its_position() {
+        for length in 1..700 {
+            let tail = length % GRAIN;
+            let expected: Vec<usize> =
+                if tail <= MAX_DECODE_ROWS { (length - tail..length).collect() } else { Vec::new() };
+            for piece in [GRAIN, 3 * GRAIN, 1024] {
+                for most in [GRAIN, 2 * GRAIN, 2048] {
+                    assert_eq!(few(length, piece, most), expected, "{length} tokens by {piece}, {most} a step");
+                }
+            }
+        }
+    }
 
     /// Pages that are set aside and what snapshots may take beside them are never more than the cache was given, and the
     /// pages are there.

@@ -128,9 +128,9 @@ impl Picks {
     }
 }
 
-/// Whether the device can make a draw: it reports no log-probabilities of other tokens.
+/// Whether the device can make a draw: it reports the log-probability of the drawn token and of no other.
 pub(crate) fn on_device(draw: &Draw<'_>) -> bool {
-    draw.top_logprobs.is_none()
+    draw.top_logprobs.is_none_or(|count| count == 0)
 }
 
 /// Rows of a few-row plan for so many: a power of two up to 8.

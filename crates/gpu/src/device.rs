@@ -138,10 +138,11 @@ pub trait Device: Send + 'static {
     /// Whether kernels whose name ends in `_tensor` can run: those of Metal 4's tensor operations.
     fn tensor_tiles(&self) -> bool;
 
-    /// Binds the model's shapes. Called once, before the first [`prepare`](Self::prepare).
+    /// Binds the model's shapes, and compiles what can be: a kernel that is refused should be known before anything is served.
+    /// Called once, before the first [`prepare`](Self::prepare).
     ///
     /// # Errors
-    /// If the library of kernels cannot be made for them.
+    /// If the library of kernels, or one of them, cannot be made for them.
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError>;
 
     /// New memory, of undefined content, aligned to 256 bytes. `what` is for error messages and debuggers.
@@ -167,8 +168,8 @@ pub trait Device: Send + 'static {
     /// [`DeviceError::Kernel`] if a kernel is refused.
     fn prepare(&mut self, plan: &Plan) -> Result<Self::Executable, DeviceError>;
 
-    /// Stores bytes at the front of a range: before everything submitted later, after everything submitted before. Up to
-    /// some 64 KiB, records and tables, or once at load.
+    /// Stores bytes at the front of a range: before everything submitted later, after everything submitted before. Meant for
+    /// records and tables, 16 bytes a row of the step, and once at load.
     ///
     /// # Errors
     /// If the device failed, now or in an earlier submission.

@@ -47,6 +47,14 @@ pub struct Kernel {
     pub threadgroup_bytes: u32,
 }
 
+impl Kernel {
+    /// SIMD-groups of a threadgroup that has all its threads.
+    #[must_use]
+    pub const fn simdgroups(&self) -> usize {
+        self.max_threads as usize / 32
+    }
+}
+
 /// A range of a buffer that holds elements of type `T`.
 #[derive(Debug)]
 pub struct Slice<T> {

@@ -11,7 +11,7 @@ use crate::kernels::{Adjustment, Block, BlockSummary, Choice, Draw, Drawn, Row, 
 use crate::shapes::{CHOSEN, DELTA_HEAD, HEAD, MAX_DECODE_ROWS, PAGE, RANKS, Shapes};
 
 /// Tokens of a block of context in decode attention. Fixed, so that a row's result does not depend on the plan it is in.
-pub(crate) const CONTEXT_BLOCK: usize = 256;
+pub(crate) const CONTEXT_BLOCK: usize = kernels::MAX_BLOCK as usize;
 /// The most changed logits of the draws of a step; a step with more of them draws on the CPU.
 pub(crate) const MAX_ADJUSTMENTS: usize = 4096;
 /// Words of `turns`: two for each pair of rotated dimensions.

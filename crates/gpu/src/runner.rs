@@ -144,8 +144,8 @@ impl<D: Device> Runner<D> {
         let mut bytes = [0; size_of::<Drawn>()];
         let read = self.device.read(record(self.memory.drawn, place), &mut bytes);
         self.noting(read)?;
-        let Drawn { token, .. } = Drawn::from_bytes(&bytes);
-        Ok((token != NONE).then(|| Sample { token, logprob: None, top: Vec::new() }))
+        let Drawn { token, logprob } = Drawn::from_bytes(&bytes);
+        Ok((token != NONE).then(|| Sample { token, logprob: draw.top_logprobs.map(|_| logprob), top: Vec::new() }))
     }
 
     /// A row of raw logits.

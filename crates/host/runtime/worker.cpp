@@ -114,7 +114,8 @@ void Worker::meet(const Site& site, void* value, unsigned bytes, void (*combine)
   if (group.arrived == 0) group.site = site;
   else if (!same(group.site, site)) fail(site, "while other lanes of the SIMD-group wait at " + named(group.site));
   Slots& slots = group.slots[group.meetings % 2];
-  copy(slots.bytes[lane], value, bytes);
+  unsigned char* own = slots.bytes + lane * bytes;
+  copy(own, value, bytes);
   group.arrived |= 1u << lane;
   if (group.arrived == ALL_LANES) {
     if (combine != nullptr) combine(slots);
@@ -128,7 +129,7 @@ void Worker::meet(const Site& site, void* value, unsigned bytes, void (*combine)
     while (group.meetings == meeting) yield(site);
     states_[me] = State::RUNNABLE;
   }
-  copy(value, slots.bytes[lane], bytes);
+  copy(value, own, bytes);
 }
 
 void Worker::simdgroup_barrier(const Site& site, bool orders_memory) {
@@ -190,7 +191,11 @@ std::string Worker::stuck() const {
   return text + std::to_string(counts[unsigned(State::FINISHED)]) + " have returned";
 }
 
-unsigned Worker::fiber_of(unsigned thread) const { return (thread + rotation_) % launch_->threads; }
+// With no division: this is asked at every switch.
+unsigned Worker::fiber_of(unsigned thread) const {
+  const unsigned fiber = thread + rotation_, threads = launch_->threads;
+  return fiber < threads ? fiber : fiber - threads;
+}
 
 uint32_t Worker::random() {
   random_ = random_ * 6364136223846793005u + 1442695040888963407u;

@@ -1,7 +1,8 @@
 //! A device that runs plans on the CPU, one dispatch after another, in any order that the plan's edges allow.
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::mem;
 
 use lily_checkpoint::Bytes;
 use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket};
@@ -26,14 +27,17 @@ pub struct Options {
     pub workers: u32,
     /// Whether the kernels of Metal 4's tensor operations are used.
     pub tensor_tiles: bool,
+    /// Whether what the device is given waits until somebody waits for it, as late as a GPU may be; else it is done at once,
+    /// as early as one may be.
+    pub late: bool,
 }
 
 impl Options {
-    /// Orders of this seed, on all processors, without tensor operations.
+    /// Orders of this seed, on all processors, without tensor operations, at once.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let workers = std::thread::available_parallelism().map_or(1, |count| count.get().min(MAX_WORKERS) as u32);
-        Self { seed, workers, tensor_tiles: false }
+        Self { seed, workers, tensor_tiles: false, late: false }
     }
 }
 
@@ -45,6 +49,18 @@ pub struct HostDevice {
     buffers: HashMap<u32, Memory>,
     next_buffer: u32,
     submissions: u64,
+    /// What waits, in order.
+    queue: VecDeque<Work>,
+}
+
+/// Something that the device was given to do.
+#[derive(Debug)]
+enum Work {
+    Write(Range, Vec<u8>),
+    Copy(Vec<(Range, Range)>),
+    Clear(Vec<Range>),
+    Submission(u64, Plan),
+    Release(Buffer),
 }
 
 /// What a buffer is made of.
@@ -60,7 +76,47 @@ impl HostDevice {
     /// A device without memory yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self { options, constants: Vec::new(), buffers: HashMap::new(), next_buffer: 0, submissions: 0 }
+        Self { options, constants: Vec::new(), buffers: HashMap::new(), next_buffer: 0, submissions: 0, queue: VecDeque::new() }
+    }
+
+    /// Does it now, or when somebody waits for a submission after it.
+    fn give(&mut self, work: Work) -> Result<(), DeviceError> {
+        if self.options.late {
+            self.queue.push_back(work);
+            return Ok(());
+        }
+        self.run(work)
+    }
+
+    fn run(&mut self, work: Work) -> Result<(), DeviceError> {
+        match work {
+            Work::Write(to, bytes) => {
+                let to = self.writable(Range { bytes: bytes.len() as u64, ..to })?;
+                // SAFETY: `to` has room for `bytes`, which no buffer of this device overlaps.
+                unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            }
+            Work::Copy(ranges) => {
+                for (from, to) in ranges {
+                    let (from, bytes, to) = (self.pointer(from)?, from.bytes as usize, self.writable(to)?);
+                    // SAFETY: both ranges are within buffers and have that size.
+                    unsafe { to.copy_from(from, bytes) };
+                }
+            }
+            Work::Clear(ranges) => {
+                for range in ranges {
+                    // SAFETY: the range is within a buffer.
+                    unsafe { self.writable(range)?.write_bytes(0, range.bytes as usize) };
+                }
+            }
+            Work::Submission(number, plan) => {
+                let seed = self.options.seed.wrapping_mul(0x9e37_79b9).wrapping_add(number);
+                for index in plan.order(seed) {
+                    self.dispatch(&plan.dispatches[index], seed.wrapping_add(index as u64))?;
+                }
+            }
+            Work::Release(buffer) => drop(self.buffers.remove(&buffer.id)),
+        }
+        Ok(())
     }
 
     fn add(&mut self, memory: Memory, bytes: u64) -> Buffer {
@@ -127,7 +183,7 @@ impl HostDevice {
             workers: self.options.workers,
         };
         // SAFETY: each slot points to a range of a buffer that outlives the run, and what the kernel writes is memory
-        // of this device's own. Nothing else touches it: `submit` holds the device exclusively.
+        // of this device's own. Nothing else touches it: `run` holds the device exclusively.
         unsafe { Kernels::for_tests().run(run) }.map_err(|error| problem(format!("{error}, at {}", dispatch.place)))
     }
 }
@@ -180,7 +236,7 @@ impl Device for HostDevice {
     }
 
     fn release(&mut self, buffer: Buffer) {
-        self.buffers.remove(&buffer.id);
+        let _done = self.give(Work::Release(buffer));
     }
 
     fn prepare(&mut self, plan: &Plan) -> Result<Plan, DeviceError> {
@@ -195,10 +251,8 @@ impl Device for HostDevice {
     }
 
     fn write(&mut self, to: Range, bytes: &[u8]) -> Result<(), DeviceError> {
-        let to = self.writable(Range { bytes: bytes.len() as u64, ..to })?;
-        // SAFETY: `to` has room for `bytes`, which no buffer of this device overlaps.
-        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Ok(())
+        self.writable(Range { bytes: bytes.len() as u64, ..to })?;
+        self.give(Work::Write(to, bytes.to_vec()))
     }
 
     fn copy(&mut self, ranges: &[(Range, Range)]) -> Result<(), DeviceError> {
@@ -206,32 +260,29 @@ impl Device for HostDevice {
             if from.bytes != to.bytes {
                 return Err(self.failed(format!("a copy from {from:?} to {to:?}")));
             }
-            let (from, bytes, to) = (self.pointer(from)?, from.bytes as usize, self.writable(to)?);
-            // SAFETY: both ranges are within buffers and have that size.
-            unsafe { to.copy_from(from, bytes) };
+            self.pointer(from)?;
+            self.writable(to)?;
         }
-        Ok(())
+        self.give(Work::Copy(ranges.to_vec()))
     }
 
     fn clear(&mut self, ranges: &[Range]) -> Result<(), DeviceError> {
-        for &range in ranges {
-            // SAFETY: the range is within a buffer.
-            unsafe { self.writable(range)?.write_bytes(0, range.bytes as usize) };
-        }
-        Ok(())
+        ranges.iter().try_for_each(|&range| self.writable(range).map(|_| ()))?;
+        self.give(Work::Clear(ranges.to_vec()))
     }
 
     fn submit(&mut self, plan: &Plan) -> Result<Ticket, DeviceError> {
         self.submissions += 1;
-        let seed = self.options.seed.wrapping_mul(0x9e37_79b9).wrapping_add(self.submissions);
-        for index in plan.order(seed) {
-            self.dispatch(&plan.dispatches[index], seed.wrapping_add(index as u64))?;
-        }
+        self.give(Work::Submission(self.submissions, plan.clone()))?;
         Ok(Ticket(self.submissions))
     }
 
-    fn wait(&mut self, _: Ticket) -> Result<(), DeviceError> {
-        Ok(())
+    /// Does what waits up to the submission, and nothing after it.
+    fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
+        let last = |work: &Work| matches!(work, Work::Submission(number, _) if *number == ticket.0);
+        let Some(last) = self.queue.iter().position(last) else { return Ok(()) };
+        let rest = self.queue.split_off(last + 1);
+        mem::replace(&mut self.queue, rest).into_iter().try_for_each(|work| self.run(work))
     }
 
     fn read(&mut self, from: Range, bytes: &mut [u8]) -> Result<(), DeviceError> {

@@ -1,6 +1,6 @@
 //! The compiler that compiled this program's kernels, for more of them at run time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::compile::{Compiler, Flavour};
@@ -15,6 +15,12 @@ impl Compiler {
             program: env!("LILY_HOST_COMPILER").to_owned(),
             flags: env!("LILY_HOST_FLAGS").split_whitespace().map(str::to_owned).collect(),
         }
+    }
+
+    /// Where the build script has put the objects of [`Flavour::Plain`].
+    #[must_use]
+    pub fn objects_of_the_build() -> &'static Path {
+        Path::new(env!("LILY_HOST_OBJECTS"))
     }
 
     /// A command that runs a program which will load kernels of a flavour. A sanitizer wants to be in a process from its

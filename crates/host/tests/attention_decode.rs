@@ -3,7 +3,7 @@
 mod common;
 
 use common::{
-    Argument, Bound, EPSILON, ODD, QWEN, ROPE_THETA, Random, Shape, TINY, close, f16, full_size, launch, unwritten,
+    Argument, Bound, EPSILON, ODD, QWEN, ROPE_THETA, Random, Shape, TINY, close, f16, full_size, launch, launch_once, unwritten,
     unwritten_halves,
 };
 
@@ -79,7 +79,7 @@ fn check_prepare(shape: &Shape) {
             Argument::write(&mut values),
             Argument::write(&mut q),
         ],
-        &[max_pages as u32, width as u32, width as u32],
+        &[max_pages as u32, width as u32],
         [(shape.query_heads + 2 * shape.kv_heads).div_ceil(4) as u32, rows.len() as u32, 1],
         128,
     );
@@ -174,6 +174,8 @@ impl Step {
     }
 
     fn run(&self, block: usize) -> Vec<f32> {
+        // Each order takes the longest context seconds.
+        let launch = if self.max_pages > 1000 { launch_once } else { launch };
         let (shape, rows) = (&self.shape, self.rows.len());
         let blocks = (self.max_pages * PAGE).div_ceil(block) + 1; // one that no row reaches
         let parts = rows * shape.query_heads * blocks;
@@ -263,6 +265,19 @@ fn contexts_around_the_edges_of_blocks() {
     Step::new(ODD, &[255, 256, 700, 1], 0.5).check(256);
     if full_size() {
         Step::new(QWEN, &[511, 512], 0.5).check(256);
+    }
+}
+
+/// The last position there is, over a few pages again and again.
+#[test]
+fn the_longest_context() {
+    if full_size() {
+        let mut step = Step::new(Shape { query_heads: 1, kv_heads: 1, ..TINY }, &[5 * PAGE as u32 - 1], 0.5);
+        let pages = std::mem::take(&mut step.table);
+        step.max_pages = 4096;
+        step.table = (0..step.max_pages).map(|page| pages[page % pages.len()]).collect();
+        step.sequences[0][0] = 262_143;
+        step.check(256);
     }
 }
 

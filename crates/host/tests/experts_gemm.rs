@@ -170,6 +170,22 @@ fn random_routing_with_tails_and_empty_experts() {
     check(ODD, &random_choices(ODD.experts, 1));
 }
 
+/// As narrow as the tiles allow.
+const SMALL: Shape = Shape { hidden: 64, expert_width: 64, ..TINY };
+
+#[test]
+fn rows_around_a_tile() {
+    for rows in [1, 31, 32] {
+        check(SMALL, &random_choices(SMALL.experts, rows));
+    }
+}
+
+/// No routing gives one expert a row more than once, but it is the most that one can have; all others are empty.
+#[test]
+fn one_expert_has_every_pair() {
+    check(SMALL, &[[5; CHOSEN]; 33]);
+}
+
 #[test]
 fn all_rows_to_the_same_experts() {
     check(TINY, &[[31, 0, 1, 2, 3, 30, 29, 28]; 33]);

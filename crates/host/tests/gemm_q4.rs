@@ -60,6 +60,7 @@ fn check_stack(rows: usize, inner: usize, outputs: &[usize]) {
 
 #[test]
 fn stacks_of_matrices() {
+    check_stack(1, 64, &[8]);
     check_stack(9, 64, &[8]);
     check_stack(31, 128, &[72, 64, 32, 32]);
     check_stack(32, 128, &[64, 8]);
@@ -81,7 +82,7 @@ fn a_row_has_the_same_bits_in_every_batch() {
 
 #[test]
 fn products_are_added() {
-    for (rows, outputs) in [(9, 64), (33, 200)] {
+    for (rows, outputs) in [(1, 8), (9, 64), (31, 64), (33, 200)] {
         let mut random = Random::new(rows as u64);
         let matrix = Quantised::new(&mut random, outputs, 128, 4);
         let x = random.halves(rows * 128, 1.5);
@@ -112,8 +113,9 @@ fn products_are_added() {
 fn check_norm(shape: &Shape, rows: usize) {
     let mut random = Random::new(3);
     let mut x = random.floats(rows * shape.hidden, 4.0);
-    x[shape.hidden..2 * shape.hidden].fill(0.0);
-    x[2 * shape.hidden..3 * shape.hidden].iter_mut().for_each(|x| *x *= 1e-4);
+    let mut others = x.chunks_exact_mut(shape.hidden).skip(1);
+    others.next().unwrap_or_default().fill(0.0);
+    others.next().unwrap_or_default().iter_mut().for_each(|x| *x *= 1e-4);
     let mut gain = random.floats(shape.hidden, 2.0);
     gain[0] = 1e6; // leaves the range of half
     let mut y = unwritten_halves(rows * shape.hidden);
@@ -138,7 +140,9 @@ fn check_norm(shape: &Shape, rows: usize) {
 
 #[test]
 fn rms_norm() {
+    check_norm(&TINY, 1);
     check_norm(&TINY, 9);
+    check_norm(&TINY, 31);
     check_norm(&ODD, 33);
     if full_size() {
         check_norm(&QWEN, 5);

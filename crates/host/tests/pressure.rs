@@ -105,7 +105,7 @@ fn backend(sequences: usize) -> (GpuBackend<Frail>, Arc<Faults>) {
 
 fn backend_of(sequences: usize, context: usize) -> (GpuBackend<Frail>, Arc<Faults>) {
     let faults = Arc::new(Faults::default());
-    let device = HostDevice::new(lily_host::Options { seed: 1, workers: 2, tensor_tiles: false });
+    let device = HostDevice::new(lily_host::Options { workers: 2, ..lily_host::Options::new(1) });
     let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is whole");
     let options = lily_gpu::Options { prefill_rows: 128, ..lily_gpu::Options::new(context, sequences) };
     let device = Frail { device, faults: Arc::clone(&faults) };

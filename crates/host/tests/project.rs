@@ -215,6 +215,8 @@ fn router_logits() {
     check_router(&ODD, 3, 4);
     check_router(&TINY, 11, 8);
     check_router(&TINY, 1, 8);
+    check_router(&Shape { hidden: 64, ..TINY }, 31, 8);
+    check_router(&Shape { hidden: 64, ..TINY }, 33, 8);
     if full_size() {
         let mut alone = Vec::new();
         for together in FAMILY {

@@ -265,4 +265,15 @@ fn sequences_advance() {
     let mut buffers = [Argument::read(&segments), Argument::write(&mut sequences)];
     launch("advance", &TINY, &mut buffers, &[3], [1, 1, 1], 64);
     assert_eq!(sequences, [[11, 0, 3, 8], [1, 0, 1, 1], [NONE - 4, 1, 8, 2]]);
+    // More than a threadgroup has threads.
+    for count in [64, 65, 130] {
+        let segments: Vec<[u32; 4]> = (0..count).map(|slot| [slot, 2 * slot, 2, slot % 2 * NONE]).collect();
+        let mut sequences: Vec<[u32; 4]> = (0..count + 1).map(|slot| [slot, 0, 5, slot]).collect();
+        let mut buffers = [Argument::read(&segments), Argument::write(&mut sequences)];
+        launch("advance", &TINY, &mut buffers, &[count], [count.div_ceil(64), 1, 1], 64);
+        for (slot, sequence) in (0..).zip(&sequences[..count as usize]) {
+            assert_eq!(*sequence, [slot + 2, 1, 6 - slot % 2, slot]);
+        }
+        assert_eq!(sequences[count as usize], [count, 0, 5, count], "no segment's");
+    }
 }

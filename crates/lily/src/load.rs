@@ -115,7 +115,9 @@ impl Model {
             Device::Cpu => Ok(Engine::start(self.cpu()?, options)),
             #[cfg(target_os = "macos")]
             Device::Metal { .. } => {
-                options.cache.bytes = self.metal_options()?.1;
+                let (gpu, cache_bytes) = self.metal_options()?;
+                options.cache.bytes = cache_bytes;
+                options.prefill_chunk = gpu.prefill_rows;
                 Ok(Engine::start(self.metal()?, options))
             }
         }

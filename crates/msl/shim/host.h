@@ -23,13 +23,17 @@ namespace lily_host {
 #define LILY_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 #define LILY_SITE(operation) ::lily_host::Site { operation, file, line }
 
-template <class T> LILY_INLINE T& slot(Slots& slots, unsigned lane) { return *reinterpret_cast<T*>(slots.bytes[lane]); }
+// Values take whole words.
+template <class T> constexpr unsigned WORDS = (sizeof(T) + 3) / 4;
+template <class T> LILY_INLINE T& slot(Slots& slots, unsigned lane) {
+  return *reinterpret_cast<T*>(slots.bytes + lane * WORDS<T> * 4);
+}
 
 template <class T> LILY_INLINE T exchange(const Site& site, T value, void (*combine)(Slots&)) {
   static_assert(sizeof(T) <= Slots::BYTES, "a SIMD-group operation on too large a value");
-  union Carried {  // whole words
+  union Carried {
     T value;
-    unsigned words[(sizeof(T) + 3) / 4];
+    unsigned words[WORDS<T>];
     Carried() {}
   } carried;
   carried.value = value;

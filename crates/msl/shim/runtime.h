@@ -13,10 +13,11 @@ struct Site {
   int line;
 };
 
-// What the lanes of a SIMD-group bring to a meeting and take from it: a slot a lane.
+// What the lanes of a SIMD-group bring to a meeting and take from it: a slot a lane, each as large as the values, one behind
+// the other, as a few cache lines hold all.
 struct Slots {
-  static constexpr unsigned BYTES = 256;
-  alignas(64) unsigned char bytes[LANES][BYTES];
+  static constexpr unsigned BYTES = 256;  // of a slot at most
+  alignas(64) unsigned char bytes[LANES * BYTES];
 };
 
 // Waits until all lanes of the SIMD-group have come to `site` with a value. Then the last one calls `combine`, which

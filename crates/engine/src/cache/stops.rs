@@ -14,7 +14,7 @@ pub(crate) struct Places {
     pub(crate) interval: usize,
     /// Fewer tokens than these between two are not worth a snapshot.
     pub(crate) spacing: usize,
-    /// Snapshots are only right at multiples of this: 1, or the chunk of a backend that depends on chunks.
+    /// Snapshots are only right at multiples of this, [`lily_backend::Description::grain`].
     pub(crate) grain: usize,
     /// The most that are taken of one prompt, but at least those at its end.
     pub(crate) most: usize,

@@ -186,11 +186,12 @@ impl Script {
     }
 
     pub(crate) fn engine(&self, options: Options) -> Engine {
-        Engine::start(ScriptedBackend::new(self.clone(), true), options)
+        Engine::start(ScriptedBackend::new(self.clone(), 1), options)
     }
 
+    /// Of a backend that may be cut after multiples of [`PAGE`] only.
     pub(crate) fn uniform_engine(&self, options: Options) -> Engine {
-        Engine::start(ScriptedBackend::new(self.clone(), false), options)
+        Engine::start(ScriptedBackend::new(self.clone(), PAGE), options)
     }
 }
 
@@ -256,9 +257,9 @@ impl Drop for State {
 }
 
 impl ScriptedBackend {
-    fn new(script: Script, chunk_invariant: bool) -> Self {
+    fn new(script: Script, grain: usize) -> Self {
         let name = "scripted".into();
-        let description = Description { name, logits: LOGITS, max_context: CONTEXT, chunk_invariant };
+        let description = Description { name, logits: LOGITS, max_context: CONTEXT, grain };
         Self { script, description, done: 0 }
     }
 

@@ -4,7 +4,7 @@ use crate::device::Range;
 use crate::kernel::Slice;
 use crate::kernels::{
     ATTENTION_BLOCK, ATTENTION_COMBINE, ATTENTION_PREFILL, ATTENTION_PREPARE, AttentionBlock, AttentionCombine,
-    AttentionPrefill, AttentionPrefillParams, AttentionPrepare, BlockParams, CombineParams, PrepareParams,
+    AttentionPrefill, AttentionPrefillParams, AttentionPrepare, BlockParams, CombineParams, PrepareParams, QUERIES,
 };
 use crate::memory::{CONTEXT_BLOCK, Cache, FewRows, ManyRows, attention_projected};
 use crate::recorder::Recorder;
@@ -15,8 +15,6 @@ use crate::weights::AttentionWeights;
 
 /// Rows times tokens of context of one dispatch: more could keep a display waiting.
 const ATTENTION_WORK: usize = 1 << 23;
-/// Queries of a threadgroup of attention_prefill.
-const QUERIES: usize = 32;
 
 /// The context in blocks, each by a threadgroup for all query heads of a KV head, and a kernel that joins them.
 pub(super) fn few(
@@ -57,7 +55,7 @@ pub(super) fn few(
         rows: row_records,
         sequences: memory.sequences,
         y: mixed,
-        p: CombineParams { block, blocks: blocks_u32, q_stride: attention_projected(shapes) as u32 },
+        p: CombineParams { block, blocks: blocks_u32, stride: attention_projected(shapes) as u32 },
     };
     let combine = combine.dispatch([shapes.query_heads as u32, rows as u32, 1], ATTENTION_COMBINE.max_threads);
     recorder.add(combine.costing(&touched(model, cache, rows, context), work.sums.len()));
@@ -80,7 +78,7 @@ pub(super) fn many(
     let mixed = work.mixer.mixed.part(0, (rows * shapes.query_size()) as u64);
     project_many(model, recorder, rows, &[&weights.q_gate, &weights.k, &weights.v], norm, projected, work);
     prepare(model, recorder, rows, weights, cache, projected, work.mixer.q);
-    let tokens = QUERIES / (shapes.query_heads / shapes.kv_heads);
+    let tokens = QUERIES as usize / (shapes.query_heads / shapes.kv_heads);
     let mut parts = Vec::new();
     let mut first = 0;
     while first < rows {
@@ -137,13 +135,12 @@ fn prepare(
         values: cache.values,
         q,
         p: PrepareParams {
-            q_stride: stride as u32,
-            kv_stride: stride as u32,
             max_pages: model.sizes.max_pages() as u32,
+            stride: stride as u32,
         },
     };
     let heads = shapes.query_heads + 2 * shapes.kv_heads;
-    let prepare = prepare.dispatch([heads.div_ceil(4) as u32, rows as u32, 1], ATTENTION_PREPARE.max_threads);
+    let prepare = prepare.dispatch([heads.div_ceil(ATTENTION_PREPARE.simdgroups()) as u32, rows as u32, 1], ATTENTION_PREPARE.max_threads);
     recorder.add(prepare.costing(&touched(model, cache, rows, rows), (rows * heads * HEAD * 2) as u64));
 }
 

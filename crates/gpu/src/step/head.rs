@@ -2,16 +2,13 @@
 
 use crate::kernel::{Kernel, Slice};
 use crate::kernels::{
-    self, ADVANCE, Advance, AdvanceParams, Logits, SAMPLE_BLOCKS, SAMPLE_FINAL, SampleBlocks, SampleFinal,
+    self, ADVANCE, Advance, CountParams, LOGITS_OUTPUTS, Logits, SAMPLE_BLOCKS, SAMPLE_FINAL, SampleBlocks, SampleFinal,
 };
 use crate::memory::{SamplingRows, sample_blocks};
 use crate::recorder::Recorder;
 use crate::step::{Head, Model, by_rows, bytes_of};
 
 static LOGITS: [&Kernel; 4] = [&kernels::LOGITS_1, &kernels::LOGITS_2, &kernels::LOGITS_4, &kernels::LOGITS_8];
-
-/// Vocabulary of a threadgroup of logits.
-const LOGITS_OUTPUTS: usize = 64;
 
 /// Up to `rows` picked rows of `x`.
 pub(super) fn head(
@@ -38,7 +35,7 @@ pub(super) fn head(
     };
     let kernel = by_rows(&LOGITS, rows);
     let product =
-        product.dispatch(kernel, [shapes.vocabulary.div_ceil(LOGITS_OUTPUTS) as u32, 1, 1], kernel.max_threads);
+        product.dispatch(kernel, [(shapes.vocabulary as u32).div_ceil(LOGITS_OUTPUTS), 1, 1], kernel.max_threads);
     let picked = (x.range, bytes_of(x, rows * shapes.hidden));
     recorder.add(product.costing(&[picked], rows as u64 * weights.head.parameters()));
     if head == Head::Logits {
@@ -74,8 +71,8 @@ pub(super) fn advance(model: &Model<'_>, recorder: &mut Recorder, segments: usiz
     let advance = Advance {
         segments: memory.records.segments.part(0, segments as u64),
         sequences: memory.sequences,
-        p: AdvanceParams { segments: segments as u32 },
+        p: CountParams { count: segments as u32 },
     };
     let some = (memory.sequences.range, bytes_of(memory.sequences, 2 * segments));
-    recorder.add(advance.dispatch([segments.div_ceil(64) as u32, 1, 1], ADVANCE.max_threads).costing(&[some], 0));
+    recorder.add(advance.dispatch([(segments as u32).div_ceil(ADVANCE.max_threads), 1, 1], ADVANCE.max_threads).costing(&[some], 0));
 }

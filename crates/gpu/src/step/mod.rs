@@ -2,7 +2,7 @@
 //!
 //! There are two ways through it. Up to 8 rows, those of decoding, few-row kernels read each weight once
 //! for all rows and fuse what surrounds a product. More rows, those of a prompt, go through matrix tiles in fp16. Which
-//! way a run of tokens takes depends on its own length alone, so that its result does not depend on what else runs.
+//! way a token takes depends on its own sequence alone, so that its result does not depend on what else runs.
 
 mod attention;
 mod delta_net;

@@ -2,8 +2,9 @@
 
 use crate::kernel::{Kernel, Slice};
 use crate::kernels::{
-    self, EXPERTS_COMBINE, EXPERTS_DOWN, EXPERTS_UP, ExpertsCombine, ExpertsDown, ExpertsGemmDown, ExpertsGemmUp,
-    ExpertsUp, ROUTE_SORT, ROUTE_TOP8, RouteSort, RouteTop8, Router, RouterParams, SortParams, Top8Params,
+    self, CountParams, DOWN_OUTPUTS, EXPERTS_COMBINE, EXPERTS_DOWN, EXPERTS_UP, ExpertsCombine, ExpertsDown,
+    ExpertsGemmDown, ExpertsGemmUp, ExpertsUp, PRODUCT_COLUMNS, ROUTE_SORT, ROUTE_TOP8, ROUTER_OUTPUTS, RouteSort,
+    RouteTop8, Router, SortParams, UP_OUTPUTS,
 };
 use crate::memory::{FewRows, ManyRows, expert_blocks, expert_tile};
 use crate::recorder::Recorder;
@@ -14,13 +15,8 @@ use crate::weights::MoeWeights;
 
 static ROUTER: [&Kernel; 4] = [&kernels::ROUTER_1, &kernels::ROUTER_2, &kernels::ROUTER_4, &kernels::ROUTER_8];
 
-/// Outputs of a threadgroup of the router, of experts_up and experts_down, and of the tiles of experts_gemm_up and _down.
-const ROUTER_OUTPUTS: usize = 8;
-const EXPERT_OUTPUTS: usize = 16;
-const UP_TILE_OUTPUTS: usize = 32;
 /// Pairs of a tile of the experts' products through tensor operations.
 const TENSOR_TILE: usize = 32;
-const DOWN_TILE_OUTPUTS: usize = 64;
 
 /// Each row's experts in two kernels, the choice of them made anew in every threadgroup.
 pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights: &MoeWeights, work: &FewRows) {
@@ -50,7 +46,7 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
         hidden: work.hidden,
         choices: work.choices,
     };
-    let grid = [(shapes.expert_width / EXPERT_OUTPUTS) as u32, RANKS as u32, rows as u32];
+    let grid = [shapes.expert_width as u32 / UP_OUTPUTS, RANKS as u32, rows as u32];
     let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
     let parameters = experts.gate.parameters() + experts.up.parameters();
     let pairs = (rows * RANKS) as u64;
@@ -67,7 +63,7 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
         rows: row_records,
         x: work.x,
     };
-    let grid = [(shapes.hidden / EXPERT_OUTPUTS) as u32, rows as u32, 1];
+    let grid = [shapes.hidden as u32 / DOWN_OUTPUTS, rows as u32, 1];
     let down = down.dispatch(grid, EXPERTS_DOWN.max_threads);
     recorder.add(down.costing(&some_of(&experts.down, distinct), pairs * experts.down.parameters()));
 }
@@ -80,9 +76,9 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
     let (distinct, pairs) = (rows * CHOSEN, (rows * RANKS) as u64);
     norm_many(recorder, rows, work.x, weights.norm, work.normed);
     router(model, recorder, rows, MAX_DECODE_ROWS, weights, work.x, moe.router);
-    let p = Top8Params { rows: rows as u32 };
+    let p = CountParams { count: rows as u32 };
     let choose = RouteTop8 { logits: moe.router, chosen: moe.chosen, weights: moe.weights, p };
-    recorder.add(choose.dispatch([rows.div_ceil(4) as u32, 1, 1], ROUTE_TOP8.max_threads));
+    recorder.add(choose.dispatch([rows.div_ceil(ROUTE_TOP8.simdgroups()) as u32, 1, 1], ROUTE_TOP8.max_threads));
     // Tensor operations round otherwise than SIMD-group matrices do. Where both are there, which of them a row meets must not
     // depend on how many others the step has.
     let tile = if model.tensor { TENSOR_TILE } else { expert_tile(shapes, rows) };
@@ -90,7 +86,7 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
     let map = moe.map.part(0, u64::from(blocks));
     let p = SortParams { rows: rows as u32, tile: tile as u32, blocks };
     let sort = RouteSort { chosen: moe.chosen, order: moe.order, places: moe.places, map, p };
-    recorder.add(sort.dispatch([(shapes.experts / 8 + 1) as u32, 1, 1], ROUTE_SORT.max_threads));
+    recorder.add(sort.dispatch([(shapes.experts / ROUTE_SORT.simdgroups() + 1) as u32, 1, 1], ROUTE_SORT.max_threads));
     let up = ExpertsGemmUp {
         gate_w: experts.gate.w,
         gate_scales: experts.gate.scales,
@@ -114,7 +110,8 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
         _ if model.tensor => &kernels::EXPERTS_GEMM_UP_32_TENSOR,
         _ => &kernels::EXPERTS_GEMM_UP_32,
     };
-    let grid = [shapes.expert_width.div_ceil(UP_TILE_OUTPUTS) as u32, blocks, 1];
+    // Half of a tile's columns are gates.
+    let grid = [(shapes.expert_width as u32).div_ceil(PRODUCT_COLUMNS / 2), blocks, 1];
     let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
     let parameters = experts.gate.parameters() + experts.up.parameters();
     recorder.add(up.dispatch(kernel, grid, kernel.max_threads).costing(&sparse, pairs * parameters));
@@ -134,7 +131,8 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
         _ if model.tensor => &kernels::EXPERTS_GEMM_DOWN_32_TENSOR,
         _ => &kernels::EXPERTS_GEMM_DOWN_32,
     };
-    let down = down.dispatch(kernel, [shapes.hidden.div_ceil(DOWN_TILE_OUTPUTS) as u32, blocks, 1], kernel.max_threads);
+    let grid = [(shapes.hidden as u32).div_ceil(PRODUCT_COLUMNS), blocks, 1];
+    let down = down.dispatch(kernel, grid, kernel.max_threads);
     recorder.add(down.costing(&some_of(&experts.down, distinct), pairs * experts.down.parameters()));
     let combine = ExpertsCombine { y: moe.y, places: moe.places, weights: moe.weights, x: work.x };
     recorder.add(combine.dispatch([rows as u32, 1, 1], EXPERTS_COMBINE.max_threads).costing(&[], moe.y.len()));
@@ -161,11 +159,11 @@ fn router(
         x,
         gain: weights.norm,
         logits,
-        p: RouterParams { rows: rows as u32 },
+        p: CountParams { count: rows as u32 },
     };
     let kernel = by_rows(&ROUTER, tile);
     let outputs = model.shapes.experts + 1;
-    let grid = [outputs.div_ceil(ROUTER_OUTPUTS) as u32, rows.div_ceil(tile) as u32, 1];
+    let grid = [(outputs as u32).div_ceil(ROUTER_OUTPUTS), rows.div_ceil(tile) as u32, 1];
     let parameters = gate.parameters() + shared.parameters();
     recorder.add(router.dispatch(kernel, grid, kernel.max_threads).costing(&[], rows as u64 * parameters));
 }

@@ -3,8 +3,8 @@
 use half::f16;
 
 use crate::kernel::{Kernel, Slice};
-use crate::kernels::{self, GemmAddParams, GemmParams, GemmQ4, GemmQ4Add, ProjectAdd, ProjectAddParams};
-use crate::kernels::{ProjectNorm, ProjectParams, RMS_NORM, RmsNorm, RmsNormParams};
+use crate::kernels::{self, ADD_OUTPUTS, CountParams, GemmAddParams, GemmParams, GemmQ4, GemmQ4Add, PRODUCT_COLUMNS};
+use crate::kernels::{PROJECT_OUTPUTS, ProjectAdd, ProjectAddParams, ProjectNorm, ProjectParams, RMS_NORM, RmsNorm};
 use crate::memory::ManyRows;
 use crate::recorder::Recorder;
 use crate::step::{Model, by_rows};
@@ -14,11 +14,6 @@ static PROJECT_NORM: [&Kernel; 4] =
     [&kernels::PROJECT_NORM_1, &kernels::PROJECT_NORM_2, &kernels::PROJECT_NORM_4, &kernels::PROJECT_NORM_8];
 static PROJECT_ADD: [&Kernel; 4] =
     [&kernels::PROJECT_ADD_1, &kernels::PROJECT_ADD_2, &kernels::PROJECT_ADD_4, &kernels::PROJECT_ADD_8];
-
-/// Outputs of a threadgroup of project_norm and of project_add, and of the matrix tiles.
-const PROJECT_OUTPUTS: u32 = 32;
-const ADD_OUTPUTS: usize = 16;
-const TILE_OUTPUTS: u32 = 64;
 
 /// Up to four matrices one above the other; those that are absent have no rows, and bindings that are never read.
 struct Stack {
@@ -81,14 +76,14 @@ pub(super) fn add_few(recorder: &mut Recorder, rows: usize, linear: &Linear, inp
     let &Linear { w, scales, biases, inner, outputs, .. } = linear;
     let add = ProjectAdd { w, scales, biases, input, x, p: ProjectAddParams { inner: inner as u32 } };
     let kernel = by_rows(&PROJECT_ADD, rows);
-    let add = add.dispatch(kernel, [outputs.div_ceil(ADD_OUTPUTS) as u32, 1, 1], kernel.max_threads);
+    let add = add.dispatch(kernel, [(outputs as u32).div_ceil(ADD_OUTPUTS), 1, 1], kernel.max_threads);
     recorder.add(add.costing(&[], rows as u64 * linear.parameters()));
 }
 
 /// `x = half(norm(x) · gain)`, what many-row products begin with.
 pub(super) fn norm_many(recorder: &mut Recorder, rows: usize, x: Slice<f32>, gain: Slice<f32>, y: Slice<f16>) {
-    let norm = RmsNorm { x, gain, y, p: RmsNormParams { rows: rows as u32 } };
-    recorder.add(norm.dispatch([rows.div_ceil(4) as u32, 1, 1], RMS_NORM.max_threads).costing(&[], 2 * x.len()));
+    let norm = RmsNorm { x, gain, y, p: CountParams { count: rows as u32 } };
+    recorder.add(norm.dispatch([rows.div_ceil(RMS_NORM.simdgroups()) as u32, 1, 1], RMS_NORM.max_threads).costing(&[], 2 * x.len()));
 }
 
 /// A family of tiles of 16, 32 and 64 rows, the last two also through tensor operations.
@@ -150,7 +145,7 @@ pub(super) fn project_many(
         y,
         p: GemmParams { rows: rows as u32, inner: m0.inner as u32, outputs0, outputs1, outputs2, outputs3 },
     };
-    let columns = outputs.iter().map(|outputs| outputs.div_ceil(TILE_OUTPUTS)).sum();
+    let columns = outputs.iter().map(|outputs| outputs.div_ceil(PRODUCT_COLUMNS)).sum();
     let product = product.dispatch(kernel, [rows.div_ceil(tile) as u32, columns, 1], kernel.max_threads);
     recorder.add(product.costing(&[], rows as u64 * parameters));
 }
@@ -168,6 +163,6 @@ pub(super) fn add_many(
     let (kernel, tile) = GEMM_ADD.of(model, rows);
     let p = GemmAddParams { rows: rows as u32, inner: inner as u32, outputs: outputs as u32 };
     let product = GemmQ4Add { w, scales, biases, x: input, y: x, p };
-    let grid = [rows.div_ceil(tile) as u32, (outputs as u32).div_ceil(TILE_OUTPUTS), 1];
+    let grid = [rows.div_ceil(tile) as u32, (outputs as u32).div_ceil(PRODUCT_COLUMNS), 1];
     recorder.add(product.dispatch(kernel, grid, kernel.max_threads).costing(&[], rows as u64 * linear.parameters()));
 }

@@ -1,17 +1,18 @@
 //! Every edge of the plans is needed: without it, in an order that it forbade, the results change.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lily_backend::Backend;
+use lily_backend::{Backend, Draw, Output, Segment, Want};
 use lily_checkpoint::Bytes;
 use lily_gpu::GpuBackend;
 use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket};
 use lily_gpu::plan::Plan;
 use lily_host::HostDevice;
 
-use crate::support::{checkpoint, device, logits, next, options, text};
+use crate::support::{GREEDY, checkpoint, options, text};
 
 /// A device that runs one plan without one of its edges: the later dispatch before the earlier one.
 struct Mutant {
@@ -20,6 +21,15 @@ struct Mutant {
     victim: Option<(usize, usize)>,
     /// Edges of the plans prepared so far.
     edges: Vec<usize>,
+    /// A hash of all logits after each submission that makes some: an order that is wrong in the last layer of a step may
+    /// change nothing else, and a drawn token hides most of that.
+    logits: Vec<u64>,
+}
+
+/// Where a plan leaves logits.
+fn logits_of(plan: &Plan) -> Option<Range> {
+    let product = plan.dispatches.iter().find(|dispatch| dispatch.kernel.name.starts_with("logits_"));
+    product.and_then(|dispatch| dispatch.ranges.last().copied())
 }
 
 /// The plan in one order only: the later end of the edge as early as the other edges let it.
@@ -92,7 +102,15 @@ impl Device for Mutant {
     }
 
     fn submit(&mut self, executable: &Plan) -> Result<Ticket, DeviceError> {
-        self.device.submit(executable)
+        let ticket = self.device.submit(executable)?;
+        if let Some(range) = logits_of(executable) {
+            let mut bytes = vec![0; range.bytes as usize];
+            self.device.read(range, &mut bytes)?;
+            let mut hasher = DefaultHasher::new();
+            bytes.hash(&mut hasher);
+            self.logits.push(hasher.finish());
+        }
+        Ok(ticket)
     }
 
     fn wait(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
@@ -107,53 +125,106 @@ impl Device for Mutant {
 /// What a run gives: everything a wrong order could change, or that it failed.
 #[derive(Debug, PartialEq)]
 enum Outcome {
-    Results { first: u32, second: u32, logits: Vec<u32> },
+    Results { drawn: Vec<u32>, logits: Vec<u64> },
     Failed,
 }
 
-/// A short prompt through the many-row plan, two decode steps, the logits of a third token; and the edges of the plans.
-fn outcome(victim: Option<(usize, usize)>) -> (Outcome, Vec<usize>) {
-    let mutant = Mutant { device: device(0), victim, edges: Vec::new() };
-    let mut backend = GpuBackend::new(mutant, checkpoint(), options(false)).expect("a backend");
-    let edges = |backend: &GpuBackend<Mutant>| backend.device().edges.clone();
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let mut state = backend.create().expect("a slot");
-        let first = next(&mut backend, &mut state, &text(0, 9), 0);
-        let second = next(&mut backend, &mut state, &[first], 1);
-        let third = next(&mut backend, &mut state, &[second], 2);
-        let logits = logits(&mut backend, &mut state, &[third]).iter().map(|logit| logit.to_bits()).collect();
-        Outcome::Results { first, second, logits }
-    }));
-    (result.unwrap_or(Outcome::Failed), edges(&backend))
+/// Sequences that run together: prompts of so many tokens, then steps. It is about the first two plans that it needs; what
+/// follows shows what they left.
+struct Scenario {
+    prompts: &'static [usize],
+    steps: &'static [Step],
 }
 
-/// The edges of the plans: a few of each, or those that `LILY_EDGES` asks for, as `0/8` for each eighth from the first on;
+/// What each sequence appends.
+#[derive(Clone, Copy)]
+enum Step {
+    /// A token, and another is drawn.
+    Draw,
+    /// A token, for its logits.
+    Logits,
+    /// A token and two drafts, which are verified; one draft in all sequences but the first.
+    Drafts,
+}
+
+const SCENARIOS: [Scenario; 4] = [
+    // The many-row plan and its head.
+    Scenario { prompts: &[9], steps: &[Step::Draw] },
+    // The few-row plan of one row, with a draw and without.
+    Scenario { prompts: &[1], steps: &[Step::Draw, Step::Draw, Step::Logits, Step::Logits] },
+    // As the first, with two sequences.
+    Scenario { prompts: &[9, 12], steps: &[Step::Draw] },
+    // Few rows of two sequences, and of several rows of each.
+    Scenario { prompts: &[1, 1], steps: &[Step::Draw, Step::Drafts, Step::Draw] },
+];
+
+/// How many of a scenario's plans are changed.
+const PLANS: usize = 2;
+
+impl Scenario {
+    fn run(&self, backend: &mut GpuBackend<Mutant>) -> Vec<u32> {
+        let mut states: Vec<_> = self.prompts.iter().map(|_| backend.create().expect("a slot")).collect();
+        let mut inputs: Vec<Vec<u32>> = (0..).zip(self.prompts).map(|(at, &length)| text(100 * at, length)).collect();
+        let mut drawn = Vec::new();
+        for (counter, step) in (0..).zip([Step::Draw].iter().chain(self.steps)) {
+            let draws = Want::Sample(Draw { counter, ..GREEDY });
+            if let Step::Drafts = step {
+                inputs.iter_mut().enumerate().for_each(|(at, tokens)| tokens.extend(&[7, 8][at.min(1)..]));
+            }
+            let want = if let Step::Draw = step { draws } else { Want::Logits };
+            let segments = states.iter_mut().zip(&inputs);
+            let mut segments: Vec<_> = segments.map(|(state, tokens)| Segment { state, tokens, want }).collect();
+            let outputs = backend.forward(&mut segments).expect("a sound call");
+            let next = outputs.into_iter().map(|output| match output {
+                Output::Sample(sample) => sample.token,
+                _ => 5,
+            });
+            inputs = next.map(|token| vec![token]).collect();
+            drawn.extend(inputs.concat());
+        }
+        drawn
+    }
+}
+
+/// Runs a scenario; gives also the edges of its plans.
+fn outcome(scenario: &Scenario, victim: Option<(usize, usize)>) -> (Outcome, Vec<usize>) {
+    // Mutants run side by side already.
+    let device = HostDevice::new(lily_host::Options { workers: 1, ..lily_host::Options::new(0) });
+    let mutant = Mutant { device, victim, edges: Vec::new(), logits: Vec::new() };
+    let mut backend = GpuBackend::new(mutant, checkpoint(), options(false)).expect("a backend");
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scenario.run(&mut backend)));
+    let Mutant { edges, logits, .. } = backend.device();
+    let outcome = match result {
+        Ok(drawn) => Outcome::Results { drawn, logits: logits.clone() },
+        Err(_) => Outcome::Failed,
+    };
+    (outcome, edges[..PLANS].to_vec())
+}
+
+/// A few of the edges of each plan, or those that `LILY_EDGES` asks for, as `0/8` for each eighth from the first on;
 /// `0/1` is all of them, which takes minutes.
 /// Each mutant is a process of its own: what reads garbage for an index may well crash.
 #[test]
 fn every_edge_is_needed() {
-    let (sound, plans) = outcome(None);
-    assert!(matches!(sound, Outcome::Results { .. }));
-    let sound = format!("{sound:?}");
-    let is_sound = |plan: usize, edge: usize| {
-        let output = Command::new(std::env::current_exe().expect("this test's path"))
-            .args(["--exact", "edges::one_mutant", "--ignored", "--nocapture"])
-            .env(VICTIM, format!("{plan}/{edge}"))
-            .output()
-            .expect("this test starts");
-        String::from_utf8_lossy(&output.stdout).contains(&sound)
-    };
-    assert!(is_sound(plans.len(), 0), "no plan is changed, and yet the results are others");
-    let (start, step) = numbers(&std::env::var("LILY_EDGES").unwrap_or_else(|_| "0/28".to_owned()));
-    let of_plan = |(plan, edges): (usize, &usize)| (start..*edges).step_by(step).map(move |edge| (plan, edge));
-    let victims: Vec<(usize, usize)> = plans.iter().enumerate().flat_map(of_plan).collect();
+    let [start, step] = std::env::var("LILY_EDGES").map_or([3, 56], |share| numbers(&share));
+    let (mut victims, mut sound) = (Vec::new(), Vec::new());
+    for (number, scenario) in SCENARIOS.iter().enumerate() {
+        let (results, plans) = outcome(scenario, None);
+        assert!(matches!(results, Outcome::Results { .. }));
+        sound.push(format!("{results:?}"));
+        // A plan too short for the share gives its last edge.
+        let shares = |edges: usize| (start.min(edges - 1)..edges).step_by(step);
+        let of_plan = |(plan, &edges): (usize, &usize)| shares(edges).map(move |edge| [number, plan, edge]);
+        victims.extend(plans.iter().enumerate().flat_map(of_plan));
+    }
+    assert!(is_sound([1, usize::MAX, 0], &sound), "no plan is changed, and yet the results are others");
     let (next, survivors) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
-                while let Some(&(plan, edge)) = victims.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if is_sound(plan, edge) {
-                        survivors.lock().expect("no panic holds it").push((plan, edge));
+                while let Some(&victim) = victims.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if is_sound(victim, &sound) {
+                        survivors.lock().expect("no panic holds it").push(victim);
                     }
                 }
             });
@@ -161,19 +232,30 @@ fn every_edge_is_needed() {
     });
     let survivors = survivors.into_inner().expect("no panic holds it");
     println!("{} of {} noticed", victims.len() - survivors.len(), victims.len());
-    assert!(survivors.is_empty(), "not noticed, as (plan, edge): {survivors:?}");
+    assert!(survivors.is_empty(), "not noticed, as [scenario, plan, edge]: {survivors:?}");
 }
 
-/// Which edge [`one_mutant`] leaves out, as `plan/edge`.
+/// Whether a mutant gives what its scenario gives without a change.
+fn is_sound(victim: [usize; 3], sound: &[String]) -> bool {
+    let output = Command::new(std::env::current_exe().expect("this test's path"))
+        .args(["--exact", "edges::one_mutant", "--ignored", "--nocapture"])
+        .env(VICTIM, victim.map(|number| number.to_string()).join("/"))
+        .output()
+        .expect("this test starts");
+    String::from_utf8_lossy(&output.stdout).contains(&sound[victim[0]])
+}
+
+/// Which edge [`one_mutant`] leaves out, as `scenario/plan/edge`.
 const VICTIM: &str = "LILY_EDGE";
 
 #[test]
 #[ignore = "every_edge_is_needed starts it"]
 fn one_mutant() {
-    println!("{:?}", outcome(Some(numbers(&std::env::var(VICTIM).expect("an edge")))).0);
+    let [scenario, plan, edge] = numbers(&std::env::var(VICTIM).expect("an edge"));
+    println!("{:?}", outcome(&SCENARIOS[scenario], Some((plan, edge))).0);
 }
 
-fn numbers(text: &str) -> (usize, usize) {
-    let (first, second) = text.split_once('/').expect("two numbers, as 0/16");
-    (first.parse().expect("a number"), second.parse().expect("a number"))
+fn numbers<const COUNT: usize>(text: &str) -> [usize; COUNT] {
+    let numbers: Vec<usize> = text.split('/').map(|number| number.parse().expect("a number")).collect();
+    numbers.try_into().expect("so many numbers, as 0/16")
 }

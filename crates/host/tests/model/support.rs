@@ -28,13 +28,11 @@ pub fn options(run_ahead: bool) -> lily_gpu::Options {
     lily_gpu::Options { prefill_rows: 128, run_ahead, ..lily_gpu::Options::new(CONTEXT, SEQUENCES) }
 }
 
-pub fn device(seed: u64) -> HostDevice {
-    HostDevice::new(lily_host::Options::new(seed))
-}
-
-/// A backend whose dispatches run in orders of this seed.
+/// A backend whose dispatches run in orders of this seed; one that runs ahead, on a device that does nothing before it is
+/// waited for.
 pub fn gpu(seed: u64, run_ahead: bool) -> GpuBackend<HostDevice> {
-    GpuBackend::new(device(seed), checkpoint(), options(run_ahead)).expect("a backend")
+    let device = HostDevice::new(lily_host::Options { late: run_ahead, ..lily_host::Options::new(seed) });
+    GpuBackend::new(device, checkpoint(), options(run_ahead)).expect("a backend")
 }
 
 /// Tokens of the evaluation text.
@@ -120,6 +118,16 @@ fn two_largest(logits: &[f32]) -> [usize; 2] {
     largest
 }
 
+/// Greedy choices beside the CPU's.
+#[derive(Debug, Default)]
+pub struct Greedy {
+    /// How many were the same, and how many had to be.
+    pub equal: u64,
+    pub clear: u64,
+    /// The widest margin of the CPU's choice over its second where they were not.
+    pub widest: f32,
+}
+
 /// The same sequence on both.
 pub struct Pair {
     gpu: GpuBackend<HostDevice>,
@@ -153,22 +161,25 @@ impl Pair {
     }
 
     /// Appends the prompt and then, step by step, the CPU's greedy choice; the GPU's must be the same wherever the CPU's two
-    /// largest logits are `apart`. Gives how many were equal and how many had to be.
-    pub fn compare_greedy(&mut self, prompt: &[u32], steps: u64, apart: f32) -> (u64, u64) {
-        let (mut equal, mut clear) = (0, 0);
+    /// largest logits are `apart`.
+    pub fn compare_greedy(&mut self, prompt: &[u32], steps: u64, apart: f32) -> Greedy {
+        let mut greedy = Greedy::default();
         let mut tokens = prompt.to_vec();
         for step in 0..steps {
             let found = next(&mut self.gpu, &mut self.on_gpu, &tokens, step);
             let draw = Draw { counter: step, top_logprobs: Some(2), ..GREEDY };
             let output = run(&mut self.cpu, &mut self.on_cpu, &tokens, Want::Sample(draw));
             let Output::Sample(sample) = output else { panic!("asked for a sample, got {output:?}") };
-            equal += u64::from(found == sample.token);
-            if sample.top[0].logprob - sample.top[1].logprob > apart {
-                clear += 1;
-                assert_eq!(found, sample.token, "after {} tokens, step {step}", prompt.len());
+            let margin = sample.top[0].logprob - sample.top[1].logprob;
+            greedy.clear += u64::from(margin > apart);
+            if found == sample.token {
+                greedy.equal += 1;
+            } else {
+                assert!(margin <= apart, "after {} tokens, step {step}: {margin} apart", prompt.len());
+                greedy.widest = greedy.widest.max(margin);
             }
             tokens = vec![sample.token];
         }
-        (equal, clear)
+        greedy
     }
 }

@@ -167,7 +167,7 @@ mod tests {
     impl Recorder {
         fn new(odd_from: usize) -> Self {
             let name = "recorder".to_owned();
-            let description = Description { name, logits: 100, max_context: 100, chunk_invariant: true };
+            let description = Description { name, logits: 100, max_context: 100, grain: 1 };
             Self { description, calls: Vec::new(), odd_from, created: Cell::new(0) }
         }
     }

@@ -10,7 +10,7 @@ use crate::token::Source;
 use crate::tree::{File, Function, Struct};
 
 impl Library {
-    /// The text of a Rust module of `lily-gpu`: constants of the headers, records and parameter structs, and for each
+    /// The text of a Rust module of `lily-gpu`: constants of file scope, records and parameter structs, and for each
     /// kernel a `Kernel` and a struct of typed arguments that makes a dispatch.
     pub fn rust_bindings(&self) -> String {
         let mut text = String::from(
@@ -58,7 +58,7 @@ fn constants(text: &mut String, library: &Library, names: &Names<'_>) {
         library.function_constants().iter().map(|constant| format!("\"{}\"", constant.name)).collect();
     let _ = writeln!(text, "/// The names of the function constants, by index.");
     let _ = writeln!(text, "pub const FUNCTION_CONSTANTS: &[&str] = &[{}];", bound.join(", "));
-    for file in library.trees().iter().filter(|file| file.source.name.ends_with(".h")) {
+    for file in library.trees() {
         for value in &file.values {
             if let Some(number) = names.scope.values.get(&value.name).and_then(|value| u32::try_from(*value).ok()) {
                 let about = comment_behind(&file.source, value.name_token);

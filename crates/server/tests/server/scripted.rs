@@ -80,7 +80,7 @@ pub(crate) struct Run {
 
 impl Scripted {
     pub(crate) fn new(max_context: usize) -> Self {
-        let description = Description { name: "script".into(), logits: 6144, max_context, chunk_invariant: true };
+        let description = Description { name: "script".into(), logits: 6144, max_context, grain: 1 };
         let (step, lines) = (Duration::ZERO, Lines::default());
         Self { description, step, fails_at: usize::MAX, steps: 0, gate: None, lines }
     }

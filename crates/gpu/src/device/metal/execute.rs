@@ -221,9 +221,6 @@ impl Device for MetalDevice {
                 let what = describe(plan, &batch);
                 commands.push(Commands { label: NSString::from_str(&what), what: what.into(), stages });
             }
-            if let Some(library) = &mut self.library {
-                library.save();
-            }
             Ok(MetalPlan { batches: commands })
         })
     }

@@ -47,11 +47,11 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Compiles the source text: with tensor operations if the chip has them, and without if it has not or if any
-    /// kernel that uses them is refused.
+    /// Compiles the source text and every kernel: with tensor operations if the chip has them, and without if it has not or
+    /// if anything is refused with them.
     pub(super) fn compile(chip: &Chip, constants: &[Constant]) -> Result<Self, DeviceError> {
         if chip.tensors {
-            match Self::compile_with_tensors(chip, constants) {
+            match Self::compile_as(chip, constants, true) {
                 Ok(library) => return Ok(library),
                 Err(error) => warn!("no tensor operations on {}: {error}", chip.name),
             }
@@ -59,15 +59,19 @@ impl Library {
         Self::compile_as(chip, constants, false)
     }
 
-    fn compile_with_tensors(chip: &Chip, constants: &[Constant]) -> Result<Self, DeviceError> {
-        let mut library = Self::compile_as(chip, constants, true)?;
-        for kernel in kernels::ALL.iter().filter(|kernel| kernel.name.ends_with(TENSOR_SUFFIX)) {
-            library.pipeline(kernel)?;
+    fn compile_as(chip: &Chip, constants: &[Constant], tensors: bool) -> Result<Self, DeviceError> {
+        let mut library = Self::compile_text(chip, constants, tensors)?;
+        let wanted = kernels::ALL.iter().filter(|kernel| tensors || !kernel.name.ends_with(TENSOR_SUFFIX));
+        let refusals: Vec<String> =
+            wanted.filter_map(|kernel| library.pipeline(kernel).err()).map(|error| error.to_string()).collect();
+        library.archive.save();
+        if refusals.is_empty() {
+            return Ok(library);
         }
-        Ok(library)
+        Err(DeviceError::Failed { name: chip.name.clone(), problem: refusals.join("\n") })
     }
 
-    fn compile_as(chip: &Chip, constants: &[Constant], tensors: bool) -> Result<Self, DeviceError> {
+    fn compile_text(chip: &Chip, constants: &[Constant], tensors: bool) -> Result<Self, DeviceError> {
         let options = MTLCompileOptions::new();
         // Never left to the default, which follows the SDK that the program was linked with.
         options.setLanguageVersion(match tensors {
@@ -106,27 +110,22 @@ impl Library {
         self.tensors
     }
 
-    /// A kernel, compiled if it is not yet.
+    /// A kernel.
     pub(super) fn pipeline(&mut self, kernel: &'static Kernel) -> Result<Pipeline, DeviceError> {
         if let Some(pipeline) = self.pipelines.get(kernel.name) {
             return Ok(pipeline.clone());
         }
         let threads = kernel.name.ends_with(TENSOR_SUFFIX).then_some(kernel.max_threads);
-        let pipeline = self.make(kernel.name, threads)?;
+        let pipeline = self.make(kernel, threads)?;
         self.pipelines.insert(kernel.name, pipeline.clone());
         Ok(pipeline)
     }
 
-    /// Keeps what was compiled for the next start.
-    pub(super) fn save(&mut self) {
-        self.archive.save();
-    }
-
     /// Compiles a function, or takes it from the archive. `threads` are those of each threadgroup that will ever be
     /// launched, which tensor operations need to know.
-    fn make(&mut self, name: &str, threads: Option<u32>) -> Result<Pipeline, DeviceError> {
-        let refused = |problem: String| DeviceError::Kernel { kernel: name.to_owned(), problem };
-        let name = NSString::from_str(name);
+    fn make(&mut self, kernel: &Kernel, threads: Option<u32>) -> Result<Pipeline, DeviceError> {
+        let refused = |problem: String| DeviceError::Kernel { kernel: kernel.name.to_owned(), problem };
+        let name = NSString::from_str(kernel.name);
         let function = self
             .library
             .newFunctionWithName_constantValues_error(&name, &self.constants)
@@ -147,16 +146,20 @@ impl Library {
         };
         let archived = self.archive.offer(&descriptor).then(|| build(MTLPipelineOption::FailOnBinaryArchiveMiss));
         if let Some(Ok(pipeline)) = archived {
-            return self.check(pipeline).map_err(refused);
+            return self.check(kernel, pipeline).map_err(refused);
         }
         debug!("compiling {name}");
         self.archive.add(&descriptor);
         let pipeline = build(MTLPipelineOption::None)
             .map_err(|error| refused(format!("no pipeline: {}", error.localizedDescription())))?;
-        self.check(pipeline).map_err(refused)
+        self.check(kernel, pipeline).map_err(refused)
     }
 
-    fn check(&self, pipeline: Pipeline) -> Result<Pipeline, String> {
+    fn check(&self, kernel: &Kernel, pipeline: Pipeline) -> Result<Pipeline, String> {
+        let (wanted, most) = (kernel.max_threads, pipeline.state.maxTotalThreadsPerThreadgroup());
+        if most < wanted as usize {
+            return Err(format!("launched with {wanted} threads in a threadgroup, this GPU runs at most {most}"));
+        }
         let lanes = pipeline.state.threadExecutionWidth();
         if lanes != LANES {
             return Err(format!("this GPU runs it with SIMD-groups of {lanes} threads, it is written for {LANES}"));

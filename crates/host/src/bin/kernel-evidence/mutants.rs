@@ -43,7 +43,7 @@ pub(crate) fn run(files: &[&str]) -> Result<bool, Failure> {
     let sources = sources()?;
     let compiler = Compiler::native();
     let library = Library::from_sources(&sources)?;
-    let plain = compiler.objects(Flavour::Plain, &library, &work("plain")?)?;
+    let plain = compiler.objects(Flavour::Plain, &library, Compiler::objects_of_the_build())?;
     let thread = compiler.objects(Flavour::Thread, &library, &work("thread")?)?;
     let bench = Bench { compiler, library, tests: tests::of_kernels()?, plain, thread };
 
