@@ -78,6 +78,9 @@ struct Draw {
   uint first_adjustment;  // its piece of the list of adjustments, ascending by token, a token at most once
   uint adjustments;
   uint masked;  // 1: only tokens whose bit is set in its row of the mask
+  uint unseen;  // 1: the adjustments are those of the draw before, whose token, Sequence::token, is still to change them:
+  float penalty_repetition;  // its repetition becomes this,
+  float penalty_add;         // and what is added this; if it has an adjustment, the add_once_drawn of that
 };
 
 // A change to one logit before all else: a positive one divided by `repetition`, another multiplied, then `add` added.
@@ -85,6 +88,7 @@ struct Adjustment {
   uint token;
   float repetition;
   float add;
+  float add_once_drawn;
 };
 
 // What a draw gave.

@@ -1,5 +1,6 @@
 // The first half of a draw, a block of SAMPLE_BLOCK tokens at a time: adjusts and masks the logits, turns them into keys
-// that order as the logits do (0: never to be drawn), and sums the block up.
+// that order as the logits do (0: never to be drawn), and sums the block up. A draw that was written before the sequence's
+// last token was seen takes that into its adjustments itself.
 //
 // grid ((VOCABULARY + SAMPLE_BLOCK − 1) / SAMPLE_BLOCK, draws, 1), 256 threads.
 // logits [draws][VOCABULARY] raw, mask [draws][(VOCABULARY + 31) / 32] words of bits, lowest first, read only for draws that say so,
@@ -19,13 +20,18 @@ inline uint first_reaching(device const Adjustment* changes, uint count, uint to
   return low;
 }
 
+inline float changed(float logit, float repetition, float add) {
+  return (logit > 0.0f ? logit / repetition : logit * repetition) + add;
+}
+
 [[kernel, max_total_threads_per_threadgroup(256)]] void sample_blocks(
     device const float* logits [[buffer(0)]],
     device const Draw* draws [[buffer(1)]],
     device const Adjustment* adjustments [[buffer(2)]],
     device const uint* mask [[buffer(3)]],
-    device uint* keys [[buffer(4)]],
-    device BlockSummary* blocks [[buffer(5)]],
+    device const Sequence* sequences [[buffer(4)]],
+    device uint* keys [[buffer(5)]],
+    device BlockSummary* blocks [[buffer(6)]],
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
@@ -46,11 +52,19 @@ inline uint first_reaching(device const Adjustment* changes, uint count, uint to
   threadgroup_barrier(mem_flags::mem_threadgroup);
   device const Adjustment* changes = adjustments + draws[index].first_adjustment;
   const uint end = draws[index].adjustments;
+  const uint unseen = draws[index].unseen != 0u ? sequences[draws[index].slot].token : NONE;
+  const float penalty = draws[index].penalty_repetition;
   for (uint i = first_reaching(changes, end, first) + thread_index; i < end; i += 256) {
     const uint token = changes[i].token;
     if (token >= first + SAMPLE_BLOCK) break;
-    const float logit = adjusted[token - first], repetition = changes[i].repetition;
-    adjusted[token - first] = (logit > 0.0f ? logit / repetition : logit * repetition) + changes[i].add;
+    const bool drawn = token == unseen;
+    adjusted[token - first] = changed(adjusted[token - first], drawn ? penalty : changes[i].repetition,
+                                      drawn ? changes[i].add_once_drawn : changes[i].add);
+  }
+  if (thread_index == 0 && unseen >= first && unseen < first + SAMPLE_BLOCK) {
+    const uint place = first_reaching(changes, end, unseen);
+    if (place == end || changes[place].token != unseen)
+      adjusted[unseen - first] = changed(adjusted[unseen - first], penalty, draws[index].penalty_add);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 

@@ -20,7 +20,7 @@ pub use archive::{Archive, Piece};
 pub use pausable::Pausable;
 pub use plan::MemoryPlan;
 pub use random::uniform;
-pub use sampling::{Adjustment, Draw, Sample, Sampling, TokenLogprob, sample};
+pub use sampling::{Adjustment, Draw, Penalty, Sample, Sampling, TokenLogprob, sample};
 
 /// What a backend runs and on what, for reports and for the engine's limits.
 #[derive(Clone, Debug)]

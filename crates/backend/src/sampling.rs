@@ -37,6 +37,18 @@ pub struct Adjustment {
     pub repetition: f32,
     /// Added after.
     pub add: f32,
+    /// What `add` will be at the sequence's next draw if this one takes the token.
+    pub add_once_drawn: f32,
+}
+
+/// What penalties make of a token once it is drawn: the adjustment of one that had none. One that had one gets this
+/// `repetition` and its own [`Adjustment::add_once_drawn`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Penalty {
+    /// As [`Adjustment::repetition`].
+    pub repetition: f32,
+    /// As [`Adjustment::add`].
+    pub add: f32,
 }
 
 /// Everything that decides one draw.
@@ -52,8 +64,25 @@ pub struct Draw<'a> {
     pub counter: u64,
     /// One a token at most.
     pub adjustments: &'a [Adjustment],
+    /// How the next draw's adjustments follow from these and the token, so that a device may go on before anybody has seen it;
+    /// `None` if they stay as they are.
+    pub penalty: Option<Penalty>,
     /// Report the chosen token's log-probability and those of this many most probable ones.
     pub top_logprobs: Option<usize>,
+}
+
+impl Draw<'_> {
+    /// The adjustments of the sequence's next draw if this one takes `token`; of a second time nothing is told.
+    #[must_use]
+    pub fn adjustments_once_drawn(&self, token: u32) -> Vec<Adjustment> {
+        let mut adjustments = self.adjustments.to_vec();
+        let Some(Penalty { repetition, add }) = self.penalty else { return adjustments };
+        match adjustments.iter_mut().find(|change| change.token == token) {
+            Some(change) => (change.repetition, change.add) = (repetition, change.add_once_drawn),
+            None => adjustments.push(Adjustment { token, repetition, add, add_once_drawn: add }),
+        }
+        adjustments
+    }
 }
 
 /// A token and its log-probability under the model itself: log-softmax of the raw logits over the vocabulary, before
@@ -207,7 +236,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn draw(sampling: Sampling) -> Draw<'static> {
-        Draw { vocabulary: usize::MAX, sampling, seed: 1, counter: 0, adjustments: &[], top_logprobs: None }
+        Draw { vocabulary: usize::MAX, sampling, seed: 1, counter: 0, adjustments: &[], penalty: None, top_logprobs: None }
     }
 
     fn histogram(logits: &[f32], draw: &Draw<'_>, draws: u64) -> Vec<f64> {
@@ -279,7 +308,7 @@ mod tests {
     #[test]
     fn adjustments_come_first() {
         let logits = [2.0, 1.5, -1.0];
-        let change = |token, repetition, add| [Adjustment { token, repetition, add }];
+        let change = |token, repetition, add| [Adjustment { token, repetition, add, add_once_drawn: add }];
         let chosen = |adjustments: &[Adjustment]| {
             sample(&logits, &Draw { adjustments, ..draw(Sampling::GREEDY) }).expect("finite").token
         };
@@ -292,7 +321,7 @@ mod tests {
     #[test]
     fn logprobs_are_the_models_own() {
         let logits = [1.0, 2.0, 3.0, 50.0];
-        let adjusted = [Adjustment { token: 2, repetition: 1.0, add: -100.0 }];
+        let adjusted = [Adjustment { token: 2, repetition: 1.0, add: -100.0, add_once_drawn: -100.0 }];
         let asked = Draw { vocabulary: 3, adjustments: &adjusted, top_logprobs: Some(2), ..draw(Sampling::GREEDY) };
         let sample = sample(&logits, &asked).expect("finite");
         let normaliser = (1f32.exp() + 2f32.exp() + 3f32.exp()).ln();

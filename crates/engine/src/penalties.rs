@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use lily_backend::Adjustment;
+use lily_backend::{Adjustment, Penalty};
 
 use crate::request::Penalties;
 
@@ -31,13 +31,15 @@ impl Adjustments {
         for &(token, bias) in logit_bias {
             let place = adjustments.place(token);
             adjustments.causes[place].bias += bias;
-            adjustments.entries[place].add += bias;
         }
         if penalties.repetition != 1.0 {
             for &token in prompt {
                 let place = adjustments.place(token);
                 adjustments.entries[place].repetition = penalties.repetition;
             }
+        }
+        for (entry, &Cause { bias, .. }) in adjustments.entries.iter_mut().zip(&adjustments.causes) {
+            (entry.add, entry.add_once_drawn) = (bias, added(penalties, bias, 1));
         }
         adjustments
     }
@@ -48,11 +50,18 @@ impl Adjustments {
             return;
         }
         let place = self.place(token);
-        let Penalties { presence, frequency, repetition } = self.penalties;
+        let penalties = self.penalties;
         let Cause { bias, count } = &mut self.causes[place];
         *count += 1;
-        // From the count each time, so that rounding does not pile up.
-        self.entries[place] = Adjustment { token, repetition, add: *bias - presence - frequency * *count as f32 };
+        let [add, add_once_drawn] = [*count, *count + 1].map(|count| added(penalties, *bias, count));
+        self.entries[place] = Adjustment { token, repetition: penalties.repetition, add, add_once_drawn };
+    }
+
+    /// What becomes of a token without an entry that [`record`](Self::record) is told of.
+    pub(crate) fn penalty(&self) -> Option<Penalty> {
+        let penalties = self.penalties;
+        let penalty = Penalty { repetition: penalties.repetition, add: added(penalties, 0.0, 1) };
+        (penalties != Penalties::default()).then_some(penalty)
     }
 
     pub(crate) fn as_slice(&self) -> &[Adjustment] {
@@ -61,16 +70,22 @@ impl Adjustments {
 
     fn place(&mut self, token: u32) -> usize {
         *self.places.entry(token).or_insert_with(|| {
-            self.entries.push(Adjustment { token, repetition: 1.0, add: 0.0 });
+            self.entries.push(Adjustment { token, repetition: 1.0, add: 0.0, add_once_drawn: 0.0 });
             self.causes.push(Cause::default());
             self.entries.len() - 1
         })
     }
 }
 
+/// What is added to the logit of a token that was generated `count` times: from the count each time, so that rounding does
+/// not pile up.
+fn added(Penalties { presence, frequency, .. }: Penalties, bias: f32, count: u32) -> f32 {
+    bias - presence - frequency * count as f32
+}
+
 #[cfg(test)]
 mod tests {
-    use lily_backend::Adjustment;
+    use lily_backend::{Adjustment, Draw, Sampling};
 
     use super::Adjustments;
     use crate::request::Penalties;
@@ -111,6 +126,37 @@ mod tests {
     fn biases_of_one_token_add_up_and_nothing_else_is_kept() {
         let mut adjustments = Adjustments::new(&[5; 100], Penalties::default(), &[(2, -1.0), (2, 3.0)]);
         adjustments.record(9);
-        assert_eq!(adjustments.as_slice(), [Adjustment { token: 2, repetition: 1.0, add: 2.0 }]);
+        assert_eq!(adjustments.as_slice(), [Adjustment { token: 2, repetition: 1.0, add: 2.0, add_once_drawn: 2.0 }]);
+        assert_eq!(adjustments.penalty(), None);
+    }
+
+    /// What a draw tells of the next is what that is, to the bit.
+    #[test]
+    fn the_next_adjustments_can_be_foreseen() {
+        let all = [
+            Penalties::default(),
+            Penalties { presence: 1.5, ..Penalties::default() },
+            Penalties { presence: 0.1, frequency: 0.3, repetition: 1.1 },
+        ];
+        for penalties in all {
+            let mut adjustments = Adjustments::new(&[1, 2], penalties, &[(3, 0.7), (2, -0.2)]);
+            for token in [5, 3, 5, 5, 1, 2, 3] {
+                let draw = Draw {
+                    vocabulary: 10,
+                    sampling: Sampling::GREEDY,
+                    seed: 0,
+                    counter: 0,
+                    adjustments: adjustments.as_slice(),
+                    penalty: adjustments.penalty(),
+                    top_logprobs: None,
+                };
+                let bits = |all: &[Adjustment]| -> Vec<_> {
+                    all.iter().map(|one| (one.token, one.repetition.to_bits(), one.add.to_bits())).collect()
+                };
+                let foreseen = bits(&draw.adjustments_once_drawn(token));
+                adjustments.record(token);
+                assert_eq!(bits(adjustments.as_slice()), foreseen, "{penalties:?}");
+            }
+        }
     }
 }

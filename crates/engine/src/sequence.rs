@@ -149,6 +149,7 @@ impl<S> Sequence<S> {
             seed: job.seed,
             counter: self.drawn.len() as u64,
             adjustments: job.adjustments.as_slice(),
+            penalty: job.adjustments.penalty(),
             top_logprobs: job.top_logprobs,
         });
         let (tokens, want) = match self.drawn.last() {

@@ -2,7 +2,7 @@
 //! that it drew itself. If the engine then asks for just that, it has been done; if not, nothing is lost, because a
 //! sequence's record says which of its two recurrent states counts, and keys and values beyond its length are never read.
 
-use lily_backend::{BackendError, Draw, Output, Sampling, Segment, Want};
+use lily_backend::{Adjustment, BackendError, Draw, Output, Penalty, Sampling, Segment, Want};
 use tracing::debug;
 
 use crate::batch::{Batch, Picks, on_device, padded};
@@ -28,6 +28,8 @@ struct Entry {
     /// What it reads; `None` until the CPU has seen it, or if there is none.
     token: Option<u32>,
     draw: Drawing,
+    /// Those of its draw; until the token is seen, of the one before.
+    adjustments: Vec<Adjustment>,
 }
 
 /// What must not change from one draw to the next.
@@ -37,20 +39,15 @@ struct Drawing {
     sampling: Sampling,
     seed: u64,
     counter: u64,
+    penalty: Option<Penalty>,
     top_logprobs: Option<usize>,
 }
 
 impl Drawing {
-    /// `None` if the next draw can't be foreseen.
-    fn of(want: &Want<'_>) -> Option<Self> {
-        match *want {
-            Want::Sample(ref draw @ Draw { vocabulary, sampling, seed, counter, adjustments: &[], top_logprobs, .. })
-                if on_device(draw) =>
-            {
-                Some(Self { vocabulary, sampling, seed, counter, top_logprobs })
-            }
-            _ => None,
-        }
+    /// `None` if the device can't make the draw.
+    fn of(draw: &Draw<'_>) -> Option<Self> {
+        let &Draw { vocabulary, sampling, seed, counter, penalty, top_logprobs, .. } = draw;
+        on_device(draw).then_some(Self { vocabulary, sampling, seed, counter, penalty, top_logprobs })
     }
 
     /// The draw after it; `None` at the end of what a 32-bit counter on the device can follow.
@@ -58,18 +55,30 @@ impl Drawing {
         let counter = self.counter.checked_add(1).filter(|counter| counter & 0xffff_ffff != 0)?;
         Some(Self { counter, ..self })
     }
+
+    fn with(self, adjustments: &[Adjustment]) -> Draw<'_> {
+        let Self { vocabulary, sampling, seed, counter, penalty, top_logprobs } = self;
+        Draw { vocabulary, sampling, seed, counter, adjustments, penalty, top_logprobs }
+    }
+}
+
+/// Whether two lists change logits alike.
+fn alike(a: &[Adjustment], b: &[Adjustment]) -> bool {
+    let change = |one: &Adjustment| (one.token, one.repetition, one.add);
+    a.iter().map(change).eq(b.iter().map(change))
 }
 
 impl Ahead {
     /// Whether this step did what the segment asks.
     pub(crate) fn answers(&self, segment: &Segment<'_, State>) -> bool {
-        let Some(draw) = Drawing::of(&segment.want) else { return false };
+        let Want::Sample(draw) = &segment.want else { return false };
         self.entries.iter().any(|entry| {
             entry.id == segment.state.id
                 && entry.length == segment.state.length
                 && segment.tokens.len() == 1
                 && entry.token == Some(segment.tokens[0])
-                && entry.draw == draw
+                && Drawing::of(draw) == Some(entry.draw)
+                && alike(&entry.adjustments, draw.adjustments)
         })
     }
 
@@ -79,21 +88,33 @@ impl Ahead {
     }
 
     /// Submits the step after this one, whose sequences are just those of `segments`, before this one's tokens are known:
-    /// all its records are on the device. `None` if it can't be.
+    /// all its records are on the device, but for adjustments that depend on the tokens before. `None` if it can't be.
     pub(crate) fn follow<D: Device>(
         &self,
         runner: &mut Runner<D>,
         states: &States,
         segments: &mut [Segment<'_, State>],
     ) -> Option<Self> {
-        let mut entries = Vec::new();
-        for entry in &self.entries {
-            let draw = entry.draw.next()?;
-            entries.push(Entry { length: entry.length + 1, token: None, draw, ..*entry });
+        let (mut entries, mut picks) = (Vec::new(), Picks::default());
+        for (row, entry) in self.entries.iter().enumerate() {
+            let segment = segments.iter().find(|segment| segment.state.id == entry.id)?;
+            let (Some(next), Want::Sample(Draw { adjustments, .. })) = (entry.draw.next(), segment.want) else {
+                return None;
+            };
+            let (_, drawn) = picks.draw(row, segment.state.slot.index, &next.with(adjustments), true);
+            if !drawn {
+                return None;
+            }
+            let (id, length, adjustments) = (entry.id, entry.length + 1, adjustments.to_vec());
+            entries.push(Entry { id, length, token: None, draw: next, adjustments });
         }
         let context = longest(segments, 2).filter(|&longest| longest <= runner.sizes.max_context)?;
         foreseen(reserve(runner, states, segments, 2))?;
-        let ticket = foreseen(runner.few_again(padded(entries.len()), Head::Draw, context))?;
+        let rows = padded(entries.len());
+        if entries.iter().any(|entry| entry.draw.penalty.is_some()) {
+            foreseen(runner.redraw(picks, rows))?;
+        }
+        let ticket = foreseen(runner.few_again(rows, Head::Draw, context))?;
         Some(Self { ticket, entries })
     }
 
@@ -103,6 +124,7 @@ impl Ahead {
             && let Output::Sample(sample) = output
         {
             entry.token = Some(sample.token);
+            entry.adjustments = entry.draw.with(&entry.adjustments).adjustments_once_drawn(sample.token);
         }
     }
 
@@ -119,23 +141,23 @@ impl Ahead {
         }
         let context = longest(segments, 1).filter(|&longest| longest <= runner.sizes.max_context)?;
         let mut entries = Vec::new();
+        let (mut batch, mut picks) = (Batch::default(), Picks::default());
         for (segment, output) in segments.iter().zip(outputs) {
-            let next = Drawing::of(&segment.want).and_then(Drawing::next);
-            let (Some(draw), Output::Sample(sample)) = (next, output) else { return None };
-            let State { id, length, .. } = *segment.state;
-            entries.push(Entry { id, length, token: Some(sample.token), draw });
+            let (Want::Sample(draw), Output::Sample(sample)) = (&segment.want, output) else { return None };
+            let (next, adjustments) = (Drawing::of(draw)?.next()?, draw.adjustments_once_drawn(sample.token));
+            let State { id, length, ref slot, .. } = *segment.state;
+            // The token is the one that the sequence's record names, so that the same rows serve every further step.
+            let row = batch.add(slot.index, &[NONE]);
+            let (place, drawn) = picks.draw(row, slot.index, &next.with(&adjustments), false);
+            if !drawn {
+                return None;
+            }
+            batch.drawing(place);
+            entries.push(Entry { id, length, token: Some(sample.token), draw: next, adjustments });
         }
         foreseen(reserve(runner, states, segments, 1))?;
-        let (mut batch, mut picks) = (Batch::default(), Picks::default());
         for (segment, entry) in segments.iter().zip(&entries) {
-            let slot = segment.state.slot.index;
-            // The token is the one that the sequence's record names, so that the same rows serve every further step.
-            let row = batch.add(slot, &[NONE]);
-            let Drawing { vocabulary, sampling, seed, counter, top_logprobs } = entry.draw;
-            let draw = Draw { vocabulary, sampling, seed, counter, adjustments: &[], top_logprobs };
-            let (place, _) = picks.draw(row, slot, &draw);
-            batch.drawing(place);
-            foreseen(runner.place(segment.state, counter, entry.token.unwrap_or(NONE)))?;
+            foreseen(runner.place(segment.state, entry.draw.counter, entry.token.unwrap_or(NONE)))?;
         }
         let ticket = foreseen(runner.few(batch, picks, context))?;
         Some(Self { ticket, entries })

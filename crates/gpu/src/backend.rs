@@ -337,7 +337,7 @@ impl Part {
 
     fn answer(&self, segment: &Segment<'_, State>, first: usize, row: usize, picks: &mut Picks) -> Answer {
         let (place, drawn) = match &segment.want {
-            Want::Sample(draw) => picks.draw(first + row, segment.state.slot.index, draw),
+            Want::Sample(draw) => picks.draw(first + row, segment.state.slot.index, draw, false),
             _ => (picks.logits(first + row), false),
         };
         Answer { segment: self.segment, place, drawn }

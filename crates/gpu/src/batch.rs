@@ -1,6 +1,6 @@
 //! The records of a step: which rows it has, whose they are, which of them give logits, what is drawn from those.
 
-use lily_backend::{Draw, Want};
+use lily_backend::{Draw, Penalty, Want};
 
 use crate::device::{Device, DeviceError, Range};
 use crate::kernels::{Adjustment, Draw as DrawRecord, NONE, Row, Segment};
@@ -84,7 +84,8 @@ impl Picks {
     }
 
     /// Wants a token from the logits of a row, for the sequence in `slot`; gives their place, and whether the device draws.
-    pub(crate) fn draw(&mut self, row: usize, slot: u32, draw: &Draw<'_>) -> (usize, bool) {
+    /// `unseen`: the adjustments are those of the draw before, which will have given a token when this one is made.
+    pub(crate) fn draw(&mut self, row: usize, slot: u32, draw: &Draw<'_>, unseen: bool) -> (usize, bool) {
         let place = self.logits(row);
         if !on_device(draw) || self.adjustments.len() + draw.adjustments.len() > MAX_ADJUSTMENTS {
             return (place, false);
@@ -94,9 +95,11 @@ impl Picks {
             token: change.token,
             repetition: change.repetition,
             add: change.add,
+            add_once_drawn: change.add_once_drawn,
         };
         self.adjustments.extend(draw.adjustments.iter().map(change));
         self.adjustments[first..].sort_unstable_by_key(|change| change.token);
+        let penalty = draw.penalty.unwrap_or(Penalty { repetition: 1.0, add: 0.0 });
         self.draws[place] = DrawRecord {
             slot,
             vocabulary: draw.vocabulary.min(NONE as usize) as u32,
@@ -110,6 +113,9 @@ impl Picks {
             first_adjustment: first as u32,
             adjustments: draw.adjustments.len() as u32,
             masked: 0,
+            unseen: u32::from(unseen && draw.penalty.is_some()),
+            penalty_repetition: penalty.repetition,
+            penalty_add: penalty.add,
         };
         (place, true)
     }

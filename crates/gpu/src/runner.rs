@@ -101,6 +101,12 @@ impl<D: Device> Runner<D> {
         self.few_again(rows, head, context)
     }
 
+    /// Writes the draws of a few-row step whose other records are there already.
+    pub(crate) fn redraw(&mut self, picks: Picks, rows: usize) -> Result<(), BackendError> {
+        let written = picks.write(&mut self.device, &self.memory, rows);
+        self.noting(written)
+    }
+
     /// Starts a few-row step whose records are there already.
     pub(crate) fn few_again(&mut self, rows: usize, head: Head, context: usize) -> Result<Ticket, BackendError> {
         let blocks = context.div_ceil(CONTEXT_BLOCK).next_power_of_two().min(self.sizes.max_blocks());

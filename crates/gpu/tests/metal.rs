@@ -136,7 +136,7 @@ fn continued<B: Backend>(backend: &mut B, prompts: &[Vec<u32>], steps: u64, voca
     let mut done = vec![0; prompts.len()];
     for counter in 0..steps {
         let sampling = Sampling::GREEDY;
-        let draw = Draw { vocabulary, sampling, seed: 0, counter, adjustments: &[], top_logprobs: None };
+        let draw = Draw { vocabulary, sampling, seed: 0, counter, adjustments: &[], penalty: None, top_logprobs: None };
         let mut segments: Vec<Segment<'_, B::State>> = states
             .iter_mut()
             .zip(&sequences)

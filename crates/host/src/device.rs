@@ -119,6 +119,12 @@ impl HostDevice {
         Ok(())
     }
 
+    /// How many there have been.
+    #[must_use]
+    pub fn submissions(&self) -> u64 {
+        self.submissions
+    }
+
     fn add(&mut self, memory: Memory, bytes: u64) -> Buffer {
         let id = self.next_buffer;
         self.next_buffer += 1;

@@ -8,7 +8,7 @@ mod support;
 #[path = "model/tensors.rs"]
 mod tensors;
 
-use lily_backend::{Adjustment, Backend, BackendError, Draw, Output, Sampling, Segment, Want};
+use lily_backend::{Adjustment, Backend, BackendError, Draw, Output, Penalty, Sampling, Segment, Want};
 use support::{GREEDY, Pair, gpu, logits, next, run, text};
 
 /// Of logits, where the CPU's int8 activations and the GPU's fp16 part: about 1.5 times what was seen.
@@ -186,8 +186,8 @@ fn running_ahead_is_undone() {
             told.push(sample.logprob);
         }
         assert_eq!(told.iter().map(Option::is_some).collect::<Vec<_>>(), [false, false, true, true]);
-        // Penalties can't be foreseen.
-        let change = [Adjustment { token: seen[1], repetition: 1.0, add: 3.0 }];
+        // A change that nothing has announced.
+        let change = [Adjustment { token: seen[1], repetition: 1.0, add: 3.0, add_once_drawn: 3.0 }];
         let draw = Draw { adjustments: &change, counter: 7, ..GREEDY };
         let Output::Sample(sample) = run(&mut backend, &mut state, &[seen[6]], Want::Sample(draw)) else { panic!() };
         seen.push(sample.token);
@@ -195,6 +195,48 @@ fn running_ahead_is_undone() {
         (seen, last, told)
     });
     assert_eq!(results[0], results[1]);
+}
+
+/// With penalties, with a bias or without either: each step is made before its token is known to the CPU, and gives what a
+/// backend gives that doesn't run ahead.
+#[test]
+fn what_penalties_do_is_foreseen() {
+    let bias = Adjustment { token: 300, repetition: 1.0, add: 2.0, add_once_drawn: 1.2 };
+    let penalty = Penalty { repetition: 1.3, add: -0.8 };
+    for (adjustments, penalty) in [(vec![], None), (vec![bias], None), (vec![], Some(penalty)), (vec![bias], Some(penalty))]
+    {
+        let runs = [true, false].map(|ahead| {
+            let mut backend = gpu(7, ahead);
+            let mut states = [backend.create().expect("a slot"), backend.create().expect("a slot")];
+            let mut tokens = [text(30, 2), text(60, 2)];
+            let mut lists = [adjustments.clone(), adjustments.clone()];
+            let mut seen = Vec::new();
+            let mut submissions = 0;
+            for counter in 0..8 {
+                let sampling = Sampling { temperature: 0.3, ..Sampling::GREEDY };
+                let draws = lists.each_ref().map(|list| Draw { adjustments: list, penalty, sampling, counter, ..GREEDY });
+                let calls = states.iter_mut().zip(&tokens).zip(draws);
+                let mut segments: Vec<_> =
+                    calls.map(|((state, tokens), draw)| Segment { state, tokens, want: Want::Sample(draw) }).collect();
+                let before = backend.device().submissions();
+                let outputs = backend.forward(&mut segments).expect("a sound call");
+                submissions = backend.device().submissions() - before;
+                let drawn: Vec<u32> = outputs
+                    .into_iter()
+                    .map(|output| match output {
+                        Output::Sample(sample) => sample.token,
+                        other => panic!("asked for a sample, got {other:?}"),
+                    })
+                    .collect();
+                lists = [0, 1].map(|at| draws[at].adjustments_once_drawn(drawn[at]));
+                tokens = [vec![drawn[0]], vec![drawn[1]]];
+                seen.extend(drawn);
+            }
+            assert_eq!(submissions, 1, "nothing was made twice");
+            seen
+        });
+        assert_eq!(runs[0], runs[1], "{adjustments:?}, {penalty:?}");
+    }
 }
 
 /// The device's draws are the reference's from the very logits.
@@ -213,8 +255,8 @@ fn draws_are_the_references() {
         Sampling { min_p: 0.05, ..sampling },
         Sampling { top_k: 50, top_p: 0.8, min_p: 0.01, temperature: 0.7 },
     ];
-    let changes =
-        [Adjustment { token: 200, repetition: 1.1, add: 4.0 }, Adjustment { token: 7, repetition: 1.1, add: -2.0 }];
+    let changes = [(200, 4.0), (7, -2.0)];
+    let changes = changes.map(|(token, add)| Adjustment { token, repetition: 1.1, add, add_once_drawn: add });
     for (index, &sampling) in kinds.iter().enumerate() {
         let mut state = backend.restore(&snapshot).expect("a slot");
         let counter = index as u64;

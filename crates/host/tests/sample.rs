@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Argument, QWEN, Random, Shape, TINY, full_size, launch};
-use lily_backend::{Adjustment, Draw, Sampling, sample};
+use lily_backend::{Adjustment, Draw, Penalty, Sampling, sample};
 
 const NONE: u32 = u32::MAX;
 const BLOCK: usize = 1024;
@@ -19,6 +19,8 @@ struct Case {
     seed: u64,
     counter: u64,
     adjustments: Vec<Adjustment>,
+    /// The token drawn last, if the adjustments are still without it, and what it makes of them.
+    unseen: Option<(u32, Penalty)>,
     /// Whether each token is allowed.
     mask: Option<Vec<bool>>,
 }
@@ -26,20 +28,23 @@ struct Case {
 impl Case {
     fn new(logits: Vec<f32>, sampling: Sampling) -> Self {
         let vocabulary = logits.len();
-        Self { logits, vocabulary, sampling, seed: 1, counter: 0, adjustments: Vec::new(), mask: None }
+        Self { logits, vocabulary, sampling, seed: 1, counter: 0, adjustments: Vec::new(), unseen: None, mask: None }
     }
 
     /// What the reference draws. A mask it does not know: what is masked out is NaN for the draw and there for the
     /// log-probability.
     fn expected(&self) -> Option<(u32, f32)> {
-        let draw = Draw {
+        let before = Draw {
             vocabulary: self.vocabulary,
             sampling: self.sampling,
             seed: self.seed,
             counter: self.counter,
             adjustments: &self.adjustments,
+            penalty: self.unseen.map(|(_, penalty)| penalty),
             top_logprobs: Some(self.vocabulary),
         };
+        let seen = self.unseen.map(|(token, _)| before.adjustments_once_drawn(token));
+        let draw = Draw { adjustments: seen.as_ref().unwrap_or(&self.adjustments), ..before };
         let all = sample(&self.logits, &draw)?;
         let Some(mask) = &self.mask else { return Some((all.token, all.logprob?)) };
         let masked: Vec<f32> =
@@ -54,7 +59,7 @@ fn draw_all(vocabulary: usize, cases: &[Case]) -> Vec<(u32, f32)> {
     let shape = Shape { vocabulary, ..TINY };
     let (blocks, words) = (vocabulary.div_ceil(BLOCK), vocabulary.div_ceil(32));
     let slots = cases.len() + 1;
-    let (mut logits, mut draws, mut adjustments) = (Vec::new(), Vec::new(), Vec::<[u32; 3]>::new());
+    let (mut logits, mut draws, mut adjustments) = (Vec::new(), Vec::new(), Vec::<[u32; 4]>::new());
     let mut mask = vec![0u32; cases.len() * words];
     let mut sequences = vec![[9, 1, 0, 77]; slots];
     for (index, case) in cases.iter().enumerate() {
@@ -78,16 +83,23 @@ fn draw_all(vocabulary: usize, cases: &[Case]) -> Vec<(u32, f32)> {
             first,
             count,
             u32::from(case.mask.is_some()),
+            u32::from(case.unseen.is_some()),
+            case.unseen.map_or(0, |(_, penalty)| penalty.repetition.to_bits()),
+            case.unseen.map_or(0, |(_, penalty)| penalty.add.to_bits()),
         ]);
         sequences[slot][2] = case.counter as u32;
-        adjustments.extend(changes.iter().map(|c| [c.token, c.repetition.to_bits(), c.add.to_bits()]));
+        sequences[slot][3] = case.unseen.map_or(77, |(token, _)| token);
+        adjustments.extend(changes.iter().map(|c| {
+            let [repetition, add, once_drawn] = [c.repetition, c.add, c.add_once_drawn].map(f32::to_bits);
+            [c.token, repetition, add, once_drawn]
+        }));
         for token in (0..vocabulary).filter(|&token| case.mask.as_ref().is_some_and(|mask| mask[token])) {
             mask[index * words + token / 32] |= 1 << (token % 32);
         }
     }
     // A draw that pads, and something to bind where there are no adjustments.
-    draws.push([NONE; 12]);
-    adjustments.push([0; 3]);
+    draws.push([NONE; 15]);
+    adjustments.push([0; 4]);
     logits.extend(vec![1.0; vocabulary]);
     let mut keys = vec![NONE; draws.len() * blocks * BLOCK];
     let mut summaries = vec![[NONE; 5]; draws.len() * blocks];
@@ -99,6 +111,7 @@ fn draw_all(vocabulary: usize, cases: &[Case]) -> Vec<(u32, f32)> {
             Argument::read(&draws),
             Argument::read(&adjustments),
             Argument::read(&mask),
+            Argument::read(&sequences),
             Argument::write(&mut keys),
             Argument::write(&mut summaries),
         ],
@@ -124,7 +137,7 @@ fn draw_all(vocabulary: usize, cases: &[Case]) -> Vec<(u32, f32)> {
         512,
     );
     assert_eq!(sequences[0], before[0], "no draw is of slot 0");
-    let outcome = |draw: &[u32; 12]| {
+    let outcome = |draw: &[u32; 15]| {
         let slot = draw[0] as usize;
         let [token, logprob] = drawn[slot * RING + sequences[slot][2] as usize % RING];
         assert_eq!(sequences[slot], [9, 1, before[slot][2], token], "only the token of a sequence changes");
@@ -174,18 +187,28 @@ fn case(random: &mut Random, vocabulary: usize) -> Case {
         min_p: [0.0, 0.0, 0.05, 1.0][random.below(4)],
     };
     let count = random.below(60);
-    let adjustments = random
+    let adjustments: Vec<Adjustment> = random
         .permutation(vocabulary)
         .into_iter()
         .take(count)
-        .map(|token| Adjustment { token, repetition: 1.25 + random.float() * 0.75, add: random.float() * 4.0 })
+        .map(|token| {
+            let [add, add_once_drawn] = [random.float() * 4.0, random.float() * 4.0];
+            Adjustment { token, repetition: 1.25 + random.float() * 0.75, add, add_once_drawn }
+        })
         .collect();
     let mask = (random.below(3) == 0).then(|| {
         let every = [1, 2, 100, vocabulary][random.below(4)];
         let first = random.below(every);
         (0..vocabulary).map(|token| token % every == first).collect()
     });
+    // One that has an adjustment, or any.
+    let drawn = match adjustments.get(random.below(2 * adjustments.len() + 1)) {
+        Some(change) => change.token,
+        None => random.below(vocabulary) as u32,
+    };
+    let penalty = Penalty { repetition: 1.5, add: random.float() * 4.0 };
     Case {
+        unseen: (random.below(2) == 0).then_some((drawn, penalty)),
         vocabulary: [vocabulary, vocabulary - 3, vocabulary / 2, 1][random.below(4)],
         logits: logits(random, vocabulary),
         sampling,

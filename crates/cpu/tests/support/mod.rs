@@ -13,7 +13,7 @@ use lily_cpu::{CpuBackend, Options, Simd, State};
 
 /// Greedy, over the ids the tiny model can print.
 pub const GREEDY: Draw<'static> =
-    Draw { vocabulary: 6113, sampling: Sampling::GREEDY, seed: 0, counter: 0, adjustments: &[], top_logprobs: None };
+    Draw { vocabulary: 6113, sampling: Sampling::GREEDY, seed: 0, counter: 0, adjustments: &[], penalty: None, top_logprobs: None };
 
 /// The embedded checkpoint on two threads.
 pub fn backend() -> CpuBackend {

@@ -456,7 +456,8 @@ pub(crate) fn expected(request: &Request) -> (Vec<Sample>, FinishReason) {
                 let bias: f32 = request.logit_bias.iter().filter(|bias| bias.0 == token).map(|bias| bias.1).sum();
                 let presence = if count > 0 { presence } else { 0.0 };
                 let add = bias - presence - frequency * count as f32;
-                Adjustment { token, repetition: if used { repetition } else { 1.0 }, add }
+                let repetition = if used { repetition } else { 1.0 };
+                Adjustment { token, repetition, add, add_once_drawn: add }
             })
             .collect();
         let draw = Draw {
@@ -465,6 +466,7 @@ pub(crate) fn expected(request: &Request) -> (Vec<Sample>, FinishReason) {
             seed: request.seed.unwrap_or(0),
             counter: samples.len() as u64,
             adjustments: &adjustments,
+            penalty: None,
             top_logprobs: request.top_logprobs,
         };
         let mut next = sample(&logits(hash), &draw).expect("finite");

@@ -51,12 +51,14 @@ pub(super) fn head(
         adjustments: memory.records.adjustments,
         // No draw of ours is masked: whatever is bound here is not read.
         mask: memory.records.picked,
+        sequences: memory.sequences,
         keys,
         blocks: summaries,
     };
     let few_adjustments = (memory.records.adjustments.range, 0);
+    let tokens = (memory.sequences.range, bytes_of(memory.sequences, rows));
     let adjust = adjust.dispatch([blocks as u32, rows as u32, 1], SAMPLE_BLOCKS.max_threads);
-    recorder.add(adjust.costing(&[few_adjustments], logits.len()));
+    recorder.add(adjust.costing(&[few_adjustments, tokens], logits.len()));
     let draw = SampleFinal { logits, keys, blocks: summaries, draws, sequences: memory.sequences, drawn: memory.drawn };
     let one_each = [
         (memory.sequences.range, bytes_of(memory.sequences, rows)),

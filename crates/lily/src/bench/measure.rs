@@ -76,6 +76,7 @@ fn pass<B: Backend>(backend: &mut B, contract: &Contract, prompt: &[u32]) -> Res
         seed: 0,
         counter: counter as u64,
         adjustments: &[],
+        penalty: None,
         top_logprobs: None,
     };
     let start = Instant::now();
