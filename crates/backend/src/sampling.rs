@@ -236,7 +236,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn draw(sampling: Sampling) -> Draw<'static> {
-        Draw { vocabulary: usize::MAX, sampling, seed: 1, counter: 0, adjustments: &[], penalty: None, top_logprobs: None }
+        Draw {
+            vocabulary: usize::MAX,
+            sampling,
+            seed: 1,
+            counter: 0,
+            adjustments: &[],
+            penalty: None,
+            top_logprobs: None,
+        }
     }
 
     fn histogram(logits: &[f32], draw: &Draw<'_>, draws: u64) -> Vec<f64> {

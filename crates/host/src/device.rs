@@ -76,7 +76,14 @@ impl HostDevice {
     /// A device without memory yet.
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self { options, constants: Vec::new(), buffers: HashMap::new(), next_buffer: 0, submissions: 0, queue: VecDeque::new() }
+        Self {
+            options,
+            constants: Vec::new(),
+            buffers: HashMap::new(),
+            next_buffer: 0,
+            submissions: 0,
+            queue: VecDeque::new(),
+        }
     }
 
     /// Does it now, or when somebody waits for a submission after it.

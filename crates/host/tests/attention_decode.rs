@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    Argument, Bound, EPSILON, ODD, QWEN, ROPE_THETA, Random, Shape, TINY, close, f16, full_size, launch, launch_once, unwritten,
-    unwritten_halves,
+    Argument, Bound, EPSILON, ODD, QWEN, ROPE_THETA, Random, Shape, TINY, close, f16, full_size, launch, launch_once,
+    unwritten, unwritten_halves,
 };
 
 const NONE: u32 = u32::MAX;

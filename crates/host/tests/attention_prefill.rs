@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Argument, Bound, ODD, QWEN, Random, Shape, TINY, close, f16, full_size, launch, launch_once, unwritten_halves};
+use common::{
+    Argument, Bound, ODD, QWEN, Random, Shape, TINY, close, f16, full_size, launch, launch_once, unwritten_halves,
+};
 
 const NONE: u32 = u32::MAX;
 const HEAD: usize = 256;

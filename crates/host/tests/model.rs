@@ -63,8 +63,8 @@ fn greedy_tokens_are_the_cpus() {
 #[ignore = "takes minutes"]
 fn greedy_tokens_are_the_cpus_for_64_steps() {
     const LENGTHS: [usize; 30] = [
-        1, 2, 8, 9, 31, 32, 33, 63, 64, 65, 72, 73, 127, 128, 129, 136, 137, 192, 255, 256, 257, 264, 265, 384, 511, 512,
-        513, 520, 521, 600,
+        1, 2, 8, 9, 31, 32, 33, 63, 64, 65, 72, 73, 127, 128, 129, 136, 137, 192, 255, 256, 257, 264, 265, 384, 511,
+        512, 513, 520, 521, 600,
     ];
     let asked = std::env::var("LILY_PROMPTS").ok();
     let lengths = asked.map_or(LENGTHS.to_vec(), |lengths| {
@@ -203,7 +203,8 @@ fn running_ahead_is_undone() {
 fn what_penalties_do_is_foreseen() {
     let bias = Adjustment { token: 300, repetition: 1.0, add: 2.0, add_once_drawn: 1.2 };
     let penalty = Penalty { repetition: 1.3, add: -0.8 };
-    for (adjustments, penalty) in [(vec![], None), (vec![bias], None), (vec![], Some(penalty)), (vec![bias], Some(penalty))]
+    for (adjustments, penalty) in
+        [(vec![], None), (vec![bias], None), (vec![], Some(penalty)), (vec![bias], Some(penalty))]
     {
         let runs = [true, false].map(|ahead| {
             let mut backend = gpu(7, ahead);
@@ -214,7 +215,8 @@ fn what_penalties_do_is_foreseen() {
             let mut submissions = 0;
             for counter in 0..8 {
                 let sampling = Sampling { temperature: 0.3, ..Sampling::GREEDY };
-                let draws = lists.each_ref().map(|list| Draw { adjustments: list, penalty, sampling, counter, ..GREEDY });
+                let draws =
+                    lists.each_ref().map(|list| Draw { adjustments: list, penalty, sampling, counter, ..GREEDY });
                 let calls = states.iter_mut().zip(&tokens).zip(draws);
                 let mut segments: Vec<_> =
                     calls.map(|((state, tokens), draw)| Segment { state, tokens, want: Want::Sample(draw) }).collect();

@@ -12,8 +12,15 @@ use lily_checkpoint::Checkpoint;
 use lily_cpu::{CpuBackend, Options, Simd, State};
 
 /// Greedy, over the ids the tiny model can print.
-pub const GREEDY: Draw<'static> =
-    Draw { vocabulary: 6113, sampling: Sampling::GREEDY, seed: 0, counter: 0, adjustments: &[], penalty: None, top_logprobs: None };
+pub const GREEDY: Draw<'static> = Draw {
+    vocabulary: 6113,
+    sampling: Sampling::GREEDY,
+    seed: 0,
+    counter: 0,
+    adjustments: &[],
+    penalty: None,
+    top_logprobs: None,
+};
 
 /// The embedded checkpoint on two threads.
 pub fn backend() -> CpuBackend {

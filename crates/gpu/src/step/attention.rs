@@ -134,13 +134,13 @@ fn prepare(
         keys: cache.keys,
         values: cache.values,
         q,
-        p: PrepareParams {
-            max_pages: model.sizes.max_pages() as u32,
-            stride: stride as u32,
-        },
+        p: PrepareParams { max_pages: model.sizes.max_pages() as u32, stride: stride as u32 },
     };
     let heads = shapes.query_heads + 2 * shapes.kv_heads;
-    let prepare = prepare.dispatch([heads.div_ceil(ATTENTION_PREPARE.simdgroups()) as u32, rows as u32, 1], ATTENTION_PREPARE.max_threads);
+    let prepare = prepare.dispatch(
+        [heads.div_ceil(ATTENTION_PREPARE.simdgroups()) as u32, rows as u32, 1],
+        ATTENTION_PREPARE.max_threads,
+    );
     recorder.add(prepare.costing(&touched(model, cache, rows, rows), (rows * heads * HEAD * 2) as u64));
 }
 

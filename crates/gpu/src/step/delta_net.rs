@@ -75,7 +75,8 @@ pub(super) fn many(
         beta: work.mixer.beta,
     };
     let heads = shapes.channels() / DELTA_HEAD;
-    let prepare = prepare.dispatch([heads.div_ceil(DELTA_PREPARE.simdgroups()) as u32, rows as u32, 1], DELTA_PREPARE.max_threads);
+    let prepare = prepare
+        .dispatch([heads.div_ceil(DELTA_PREPARE.simdgroups()) as u32, rows as u32, 1], DELTA_PREPARE.max_threads);
     recorder.add(prepare.costing(&touched(model, memory, segments), (rows * shapes.channels() * 4) as u64));
     let scan = DeltaScan {
         convolved: work.mixer.convolved,
@@ -86,13 +87,14 @@ pub(super) fn many(
         state: memory.states,
         o: work.mixer.o,
     };
-    let scan = scan.dispatch(
-        [DELTA_HEAD as u32 / SCAN_ROWS, shapes.value_heads as u32, segments as u32],
-        DELTA_SCAN.max_threads,
-    );
+    let scan = scan
+        .dispatch([DELTA_HEAD as u32 / SCAN_ROWS, shapes.value_heads as u32, segments as u32], DELTA_SCAN.max_threads);
     recorder.add(scan.costing(&touched(model, memory, segments), state_work(model, rows)));
     let gate = GatedNorm { o: work.mixer.o, projected, gain: weights.gain, y: mixed };
-    let gate = gate.dispatch([shapes.value_heads.div_ceil(GATED_NORM.simdgroups()) as u32, rows as u32, 1], GATED_NORM.max_threads);
+    let gate = gate.dispatch(
+        [shapes.value_heads.div_ceil(GATED_NORM.simdgroups()) as u32, rows as u32, 1],
+        GATED_NORM.max_threads,
+    );
     recorder.add(gate.costing(&[], (rows * shapes.value_size() * 3) as u64));
     add_many(model, recorder, rows, &weights.out, mixed, work.x);
 }

@@ -76,5 +76,9 @@ pub(super) fn advance(model: &Model<'_>, recorder: &mut Recorder, segments: usiz
         p: CountParams { count: segments as u32 },
     };
     let some = (memory.sequences.range, bytes_of(memory.sequences, 2 * segments));
-    recorder.add(advance.dispatch([(segments as u32).div_ceil(ADVANCE.max_threads), 1, 1], ADVANCE.max_threads).costing(&[some], 0));
+    recorder.add(
+        advance
+            .dispatch([(segments as u32).div_ceil(ADVANCE.max_threads), 1, 1], ADVANCE.max_threads)
+            .costing(&[some], 0),
+    );
 }

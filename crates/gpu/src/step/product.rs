@@ -83,7 +83,10 @@ pub(super) fn add_few(recorder: &mut Recorder, rows: usize, linear: &Linear, inp
 /// `x = half(norm(x) · gain)`, what many-row products begin with.
 pub(super) fn norm_many(recorder: &mut Recorder, rows: usize, x: Slice<f32>, gain: Slice<f32>, y: Slice<f16>) {
     let norm = RmsNorm { x, gain, y, p: CountParams { count: rows as u32 } };
-    recorder.add(norm.dispatch([rows.div_ceil(RMS_NORM.simdgroups()) as u32, 1, 1], RMS_NORM.max_threads).costing(&[], 2 * x.len()));
+    recorder.add(
+        norm.dispatch([rows.div_ceil(RMS_NORM.simdgroups()) as u32, 1, 1], RMS_NORM.max_threads)
+            .costing(&[], 2 * x.len()),
+    );
 }
 
 /// A family of tiles of 16, 32 and 64 rows, the last two also through tensor operations.

@@ -64,7 +64,15 @@ pub(crate) fn next<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[
 
 /// Greedy over a vocabulary.
 pub(crate) const fn greedy(vocabulary: usize, counter: u64) -> Draw<'static> {
-    Draw { vocabulary, sampling: Sampling::GREEDY, seed: 0, counter, adjustments: &[], penalty: None, top_logprobs: None }
+    Draw {
+        vocabulary,
+        sampling: Sampling::GREEDY,
+        seed: 0,
+        counter,
+        adjustments: &[],
+        penalty: None,
+        top_logprobs: None,
+    }
 }
 
 /// How near logits are to the CPU's.

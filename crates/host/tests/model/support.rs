@@ -16,8 +16,15 @@ pub const CONTEXT: usize = 1024;
 /// Sequences at once.
 pub const SEQUENCES: usize = 6;
 /// Greedy, over the ids the tiny model can print.
-pub const GREEDY: Draw<'static> =
-    Draw { vocabulary: 6113, sampling: Sampling::GREEDY, seed: 0, counter: 0, adjustments: &[], penalty: None, top_logprobs: None };
+pub const GREEDY: Draw<'static> = Draw {
+    vocabulary: 6113,
+    sampling: Sampling::GREEDY,
+    seed: 0,
+    counter: 0,
+    adjustments: &[],
+    penalty: None,
+    top_logprobs: None,
+};
 
 pub fn checkpoint() -> &'static Arc<Checkpoint> {
     static CHECKPOINT: OnceLock<Arc<Checkpoint>> = OnceLock::new();
