@@ -62,7 +62,7 @@ def shape(args):
 
 def read_through(folder):
     """Brings files into the page cache, where the engine that ran before may have taken their place."""
-    for path in sorted(pathlib.Path(folder).iterdir()):
+    for path in sorted(path for path in pathlib.Path(folder).iterdir() if path.is_file()):
         with open(path, "rb", buffering=0) as file:
             while file.read(1 << 24):
                 pass

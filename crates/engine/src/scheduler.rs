@@ -62,7 +62,7 @@ pub(crate) struct Scheduler {
     /// A chunk can be read in slices.
     pausable: bool,
     pace: Pace,
-    /// Steps so far for which several prompts competed.
+    /// Steps so far for which several prompts competed, slices of a chunk not among them.
     contended: u64,
 }
 
@@ -116,7 +116,8 @@ impl Scheduler {
         let reads = |&index: &usize| needs[index].remaining > 0 && Some(index) != under_way;
         let mut order: Vec<usize> = (0..needs.len()).filter(reads).collect();
         order.sort_by_key(|&index| needs[index].urgency);
-        if order.len() > 1 {
+        // While a chunk is under way nobody's turn comes, so none is counted.
+        if order.len() > 1 && under_way.is_none() {
             self.contended += 1;
             if self.contended.is_multiple_of(AGING) {
                 let oldest = (0..order.len()).min_by_key(|&place| (needs[order[place]].served, order[place]));
@@ -314,6 +315,28 @@ mod tests {
                 long.iter().all(|need| need.remaining == 0)
             });
             assert!(ended.is_some_and(|step| step >= 60), "starved, or the short ones had no precedence: {ended:?}");
+        }
+    }
+
+    /// However many slices a chunk takes.
+    #[test]
+    fn a_stream_of_short_chunks_does_not_starve_long_ones() {
+        for slices in 1..=8 {
+            let mut scheduler = pausable(64, 10);
+            let mut long = prompt(640);
+            let ended = (1..=160).find(|&turn| {
+                // A short prompt is there that is as far from its end as the one before.
+                let needs = [long, Need { served: turn, ..prompt(64) }, Need { served: turn, ..prompt(64) }];
+                let (first, chunk) = scheduler.plan(&needs, None).chunk.expect("more than a step's time allows");
+                for _ in 0..slices {
+                    scheduler.plan(&needs, Some(first));
+                }
+                if first == 0 {
+                    read(std::slice::from_mut(&mut long), &[chunk], turn);
+                }
+                long.remaining == 0
+            });
+            assert!(ended.is_some(), "starved by chunks of {slices} slices");
         }
     }
 

@@ -55,11 +55,6 @@ impl JsonCall {
         self.open.is_empty() && !self.text.is_empty()
     }
 
-    /// Whether the text so far ends within a string.
-    pub(crate) fn is_in_string(&self) -> bool {
-        self.in_string
-    }
-
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -88,45 +83,45 @@ impl JsonCall {
     /// The function's name and its arguments as JSON text. What is not closed is closed where it ends.
     pub(crate) fn read(&self) -> Option<(String, String)> {
         let parsed = serde_json::from_str(&self.text).ok();
-        let value = parsed.or_else(|| literal::parse(&self.text)).or_else(|| self.begun())?;
-        let Value::Object(call) = value else { return None };
-        // Some write the call as clients do.
-        let call = match call.get("function") {
-            Some(Value::Object(function)) => function.clone(),
-            _ => call,
-        };
-        let name = ["name", "function"].iter().find_map(|key| call.get(*key)?.as_str())?.to_owned();
-        Some((name, arguments(&call)))
+        call(parsed.or_else(|| literal::parse(&self.text)).or_else(|| self.begun())?)
     }
 
-    /// As [`Self::read`], of an object that was cut: its arguments, unless they are whole, stay open. `None` if the cut
-    /// came before them.
+    /// Whether the text lacks nothing but the ends of what is open.
+    pub(crate) fn lacks_only_ends(&self) -> bool {
+        !self.in_string && self.closed(without_comma(&self.text)).is_some()
+    }
+
+    /// As [`Self::read`], of an object that was cut: its arguments stay open, so that nobody takes them for whole. `None`
+    /// if the cut came before they began, or before a value of theirs that is neither a string nor an object could be read.
     pub(crate) fn read_cut(&self) -> Option<(String, String)> {
-        let within_arguments = self.open.len() > 1;
-        if !within_arguments && (self.in_string || !self.text.contains("\"arguments\"")) {
-            return None;
+        if self.open.len() == 1 {
+            // They are whole, if they are there; nothing may be left out to make a call of it.
+            let whole = !self.in_string && self.text.contains("\"arguments\"");
+            let (name, mut arguments) = call(self.closed(without_comma(&self.text)).filter(|_| whole)?)?;
+            arguments.pop();
+            return Some((name, arguments));
         }
         let (name, mut arguments) = self.read()?;
-        if within_arguments {
-            for _ in 1..self.open.len() {
-                if arguments.ends_with(['}', ']']) {
-                    arguments.pop();
-                }
-            }
-            if self.in_string && arguments.ends_with('"') {
+        for _ in 1..self.open.len() {
+            if arguments.ends_with(['}', ']']) {
                 arguments.pop();
             }
         }
+        if self.in_string && arguments.ends_with('"') {
+            arguments.pop();
+        }
         Some((name, arguments))
+    }
+
+    /// The value of `text`, the beginning of this one, with the ends of what is open.
+    fn closed(&self, text: &str) -> Option<Value> {
+        let closed: String = text.chars().chain(self.open.iter().rev().copied()).collect();
+        serde_json::from_str(&closed).ok().or_else(|| literal::parse(&closed))
     }
 
     /// The value of a text that is the beginning of one: what is open is closed, or, if that makes no value, what the
     /// text ends within is left out.
     fn begun(&self) -> Option<Value> {
-        let close = |text: &str| {
-            let closed: String = text.chars().chain(self.open.iter().rev().copied()).collect();
-            serde_json::from_str(&closed).ok().or_else(|| literal::parse(&closed))
-        };
         let mut whole = self.text.clone();
         if self.escaped {
             whole.pop();
@@ -134,13 +129,25 @@ impl JsonCall {
         if self.in_string {
             whole.push('"');
         }
-        close(without_comma(&whole)).or_else(|| {
+        self.closed(without_comma(&whole)).or_else(|| {
             let (start, _) = self.last.filter(|&(_, depth)| depth > 0 && depth == self.open.len())?;
             let (before, last) = self.text.split_at(start);
             let begins_a_member = last.trim_start().is_empty() || last.trim_start().starts_with(['"', '\'']);
-            (begins_a_member || self.open.last() == Some(&']')).then(|| close(without_comma(before)))?
+            (begins_a_member || self.open.last() == Some(&']')).then(|| self.closed(without_comma(before)))?
         })
     }
+}
+
+/// A call's name and its arguments as JSON text.
+fn call(value: Value) -> Option<(String, String)> {
+    let Value::Object(call) = value else { return None };
+    // Some write the call as clients do.
+    let call = match call.get("function") {
+        Some(Value::Object(function)) => function.clone(),
+        _ => call,
+    };
+    let name = ["name", "function"].iter().find_map(|key| call.get(*key)?.as_str())?.to_owned();
+    Some((name, arguments(&call)))
 }
 
 fn without_comma(text: &str) -> &str {
@@ -211,7 +218,10 @@ mod tests {
             (r#"{"name": "f", "arguments": {"a": [1, "#, call(r#"{"a":[1"#)),
             (r#"{"name": "f", "arguments": {"a": {"b": "x"}"#, call(r#"{"a":{"b":"x"}"#)),
             (r#"{"name": "f", "arguments": {"#, call("{")),
-            (r#"{"name": "f", "arguments": {"a": 1}"#, call(r#"{"a":1}"#)),
+            (r#"{"name": "f", "arguments": {"a": 1}"#, call(r#"{"a":1"#)),
+            (r#"{"name": "f", "arguments": {}, "#, call("{")),
+            (r#"{"name": "f", "arguments":"#, None),
+            (r#"{"name": "f", "arguments": nul"#, None),
             (r#"{"function": {"name": "f", "arguments": "{\"a\": \"x"#, call("{")),
             (r#"{"name": "f", "arguments": "{\"a\": \"x"#, None),
             (r#"{"name": "f"#, None),

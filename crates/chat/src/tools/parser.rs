@@ -164,7 +164,8 @@ impl CallParser {
             Place::Call | Place::Key => self.leave_open("", &mut events),
             Place::Name => self.cut = true,
             Place::Value { value, .. } => self.leave_open(&value.cut(), &mut events),
-            Place::Json { object, named: false } if own && !object.is_in_string() => {
+            // What is no call at all is content.
+            Place::Json { object, named: false } if own && (object.lacks_only_ends() || object.read().is_none()) => {
                 self.json_call(object.text(), object.read(), &mut events);
             }
             Place::Json { object, named: false } => {
@@ -174,7 +175,7 @@ impl CallParser {
                     self.argument(arguments, &mut events);
                 }
             }
-            Place::Json { object, named: true } if own && !object.is_in_string() => {
+            Place::Json { object, named: true } if own && object.lacks_only_ends() => {
                 self.arguments(object.text(), &mut events);
                 self.end_call(&mut events);
             }
