@@ -40,11 +40,16 @@ impl Bytes {
         // break it is another process that changes the file meanwhile; as with every program that maps its weights,
         // a checkpoint in use must be left alone, and downloaders replace files by renaming, which keeps this intact.
         let map = unsafe { Mmap::map(file)? };
-        // Read in whole huge pages where the file system can: products that stream gigabytes a token are slowed by the
-        // processor's search for small ones. A system that cannot says so, and loses nothing else.
-        #[cfg(target_os = "linux")]
-        let _ = map.advise(memmap2::Advice::HugePage);
         Ok(Self { range: 0..map.len(), owner: Owner::Mapped(Arc::new(map)) })
+    }
+
+    /// Asks that the whole mapped file is read in huge pages from now on, where the system can: products that stream gigabytes a
+    /// token are slowed by the processor's search for small ones. A system that cannot says so, and loses nothing else.
+    pub(crate) fn prefer_huge_pages(&self) {
+        #[cfg(target_os = "linux")]
+        if let Owner::Mapped(map) = &self.owner {
+            let _ = map.advise(memmap2::Advice::HugePage);
+        }
     }
 
     /// Bytes of the program itself.

@@ -48,8 +48,11 @@ impl Checkpoint {
         let config = Config::parse(&config_json)?;
         let weight_files = directory::weight_files(dir)?;
         let mut tensors = Tensors::default();
+        let mut shards = Vec::with_capacity(weight_files.names.len());
         for file in &weight_files.names {
-            tensors.add_file(file, &directory::map(dir, file)?)?;
+            let shard = directory::map(dir, file)?;
+            tensors.add_file(file, &shard)?;
+            shards.push(shard);
         }
         tensors.check_index(&weight_files.index)?;
         let generation = directory::read_optional(dir, "generation_config.json")?;
@@ -58,7 +61,10 @@ impl Checkpoint {
             directory::read_optional(dir, "tokenizer_config.json")?,
             directory::read_optional(dir, "chat_template.jinja")?,
         )?;
-        Self::new(name(dir), (config, &config_json), generation.as_deref(), tensors, files)
+        let opened = Self::new(name(dir), (config, &config_json), generation.as_deref(), tensors, files)?;
+        // Not before: each small vector read until now would have brought a huge page from the disk.
+        shards.iter().for_each(Bytes::prefer_huge_pages);
+        Ok(opened)
     }
 
     /// Opens the small checkpoint that is part of the program, without a copy of its weights.
