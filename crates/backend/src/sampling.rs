@@ -72,6 +72,20 @@ pub struct Draw<'a> {
 }
 
 impl Draw<'_> {
+    /// The most probable of the ids below `vocabulary`, and nothing about the others.
+    #[must_use]
+    pub const fn greedy(vocabulary: usize) -> Self {
+        Self {
+            vocabulary,
+            sampling: Sampling::GREEDY,
+            seed: 0,
+            counter: 0,
+            adjustments: &[],
+            penalty: None,
+            top_logprobs: None,
+        }
+    }
+
     /// The adjustments of the sequence's next draw if this one takes `token`; of a second time nothing is told.
     #[must_use]
     pub fn adjustments_once_drawn(&self, token: u32) -> Vec<Adjustment> {
@@ -236,15 +250,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn draw(sampling: Sampling) -> Draw<'static> {
-        Draw {
-            vocabulary: usize::MAX,
-            sampling,
-            seed: 1,
-            counter: 0,
-            adjustments: &[],
-            penalty: None,
-            top_logprobs: None,
-        }
+        Draw { sampling, seed: 1, ..Draw::greedy(usize::MAX) }
     }
 
     fn histogram(logits: &[f32], draw: &Draw<'_>, draws: u64) -> Vec<f64> {

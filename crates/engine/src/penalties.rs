@@ -85,7 +85,7 @@ fn added(Penalties { presence, frequency, .. }: Penalties, bias: f32, count: u32
 
 #[cfg(test)]
 mod tests {
-    use lily_backend::{Adjustment, Draw, Sampling};
+    use lily_backend::{Adjustment, Draw};
 
     use super::Adjustments;
     use crate::request::Penalties;
@@ -141,15 +141,8 @@ mod tests {
         for penalties in all {
             let mut adjustments = Adjustments::new(&[1, 2], penalties, &[(3, 0.7), (2, -0.2)]);
             for token in [5, 3, 5, 5, 1, 2, 3] {
-                let draw = Draw {
-                    vocabulary: 10,
-                    sampling: Sampling::GREEDY,
-                    seed: 0,
-                    counter: 0,
-                    adjustments: adjustments.as_slice(),
-                    penalty: adjustments.penalty(),
-                    top_logprobs: None,
-                };
+                let draw =
+                    Draw { adjustments: adjustments.as_slice(), penalty: adjustments.penalty(), ..Draw::greedy(10) };
                 let bits = |all: &[Adjustment]| -> Vec<_> {
                     all.iter().map(|one| (one.token, one.repetition.to_bits(), one.add.to_bits())).collect()
                 };

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lily_backend::{Backend, Draw, Output, Sampling, Segment, Want};
+use lily_backend::{Backend, Draw, Output, Segment, Want};
 use lily_checkpoint::{Bytes, Checkpoint, Config};
 use lily_cpu::CpuBackend;
 use lily_gpu::device::metal::MetalDevice;
@@ -135,8 +135,7 @@ fn continued<B: Backend>(backend: &mut B, prompts: &[Vec<u32>], steps: u64, voca
     let mut sequences = prompts.to_vec();
     let mut done = vec![0; prompts.len()];
     for counter in 0..steps {
-        let sampling = Sampling::GREEDY;
-        let draw = Draw { vocabulary, sampling, seed: 0, counter, adjustments: &[], penalty: None, top_logprobs: None };
+        let draw = Draw { counter, ..Draw::greedy(vocabulary) };
         let mut segments: Vec<Segment<'_, B::State>> = states
             .iter_mut()
             .zip(&sequences)

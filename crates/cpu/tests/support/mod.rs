@@ -7,20 +7,12 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use lily_backend::{Backend, Draw, Output, Sampling, Segment, Want};
+use lily_backend::{Backend, Draw, Output, Segment, Want};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::{CpuBackend, Options, Simd, State};
 
 /// Greedy, over the ids the tiny model can print.
-pub const GREEDY: Draw<'static> = Draw {
-    vocabulary: 6113,
-    sampling: Sampling::GREEDY,
-    seed: 0,
-    counter: 0,
-    adjustments: &[],
-    penalty: None,
-    top_logprobs: None,
-};
+pub const GREEDY: Draw<'static> = Draw::greedy(6113);
 
 /// The embedded checkpoint on two threads.
 pub fn backend() -> CpuBackend {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::{env, fs};
 
-use lily_backend::{Backend, Draw, Output, Sampling, Segment, Want};
+use lily_backend::{Backend, Draw, Output, Segment, Want};
 use lily_gpu::device::cuda::{self, CudaDevice, Options};
 
 /// The first GPU, or none with a word about it.
@@ -64,15 +64,7 @@ pub(crate) fn next<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[
 
 /// Greedy over a vocabulary.
 pub(crate) const fn greedy(vocabulary: usize, counter: u64) -> Draw<'static> {
-    Draw {
-        vocabulary,
-        sampling: Sampling::GREEDY,
-        seed: 0,
-        counter,
-        adjustments: &[],
-        penalty: None,
-        top_logprobs: None,
-    }
+    Draw { counter, ..Draw::greedy(vocabulary) }
 }
 
 /// How near logits are to the CPU's.

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use lily_backend::{Backend, Draw, Output, Sampling, Segment, Want};
+use lily_backend::{Backend, Draw, Output, Segment, Want};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::CpuBackend;
 use lily_gpu::GpuBackend;
@@ -16,15 +16,7 @@ pub const CONTEXT: usize = 1024;
 /// Sequences at once.
 pub const SEQUENCES: usize = 6;
 /// Greedy, over the ids the tiny model can print.
-pub const GREEDY: Draw<'static> = Draw {
-    vocabulary: 6113,
-    sampling: Sampling::GREEDY,
-    seed: 0,
-    counter: 0,
-    adjustments: &[],
-    penalty: None,
-    top_logprobs: None,
-};
+pub const GREEDY: Draw<'static> = Draw::greedy(6113);
 
 pub fn checkpoint() -> &'static Arc<Checkpoint> {
     static CHECKPOINT: OnceLock<Arc<Checkpoint>> = OnceLock::new();

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use lily_backend::{Backend, Draw, Output, Sampling, Segment, Want};
+use lily_backend::{Backend, Draw, Output, Segment, Want};
 use serde::{Deserialize, Serialize};
 
 /// What to measure.
@@ -70,15 +70,7 @@ struct Pass {
 
 fn pass<B: Backend>(backend: &mut B, contract: &Contract, prompt: &[u32]) -> Result<Pass> {
     let mut state = backend.create()?;
-    let draw = |counter: usize| Draw {
-        vocabulary: contract.vocabulary,
-        sampling: Sampling::GREEDY,
-        seed: 0,
-        counter: counter as u64,
-        adjustments: &[],
-        penalty: None,
-        top_logprobs: None,
-    };
+    let draw = |counter: usize| Draw { counter: counter as u64, ..Draw::greedy(contract.vocabulary) };
     let start = Instant::now();
     let (all_but_last, last) = prompt.split_at((prompt.len() - 1) / contract.chunk * contract.chunk);
     for tokens in all_but_last.chunks(contract.chunk) {
