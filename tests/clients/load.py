@@ -1,9 +1,9 @@
 """A load run against a running server: `python load.py http://127.0.0.1:8080 --pid PID`.
 
 First every distinct request is sent alone, then many of them by concurrent clients: as plain requests, as streams,
-and as streams that the client leaves early. Every reply must be what the same request got alone (one that was left
-early, the beginning of it). Prints what it did and the server's resident memory over time; fails if a reply is lost
-or different.
+as streams that the client leaves early, and as requests whose client goes after a random time, whatever has come by
+then. Every reply must be what the same request got alone (one that was left early, the beginning of it). Prints what
+it did and the server's resident memory over time; fails if a reply is lost or different.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 
+GONE_AFTER = 0.5  # seconds at most until a client goes that does not wait for its reply
 PATIENCE = 180.0  # seconds for one request: 32 clients share a small machine
 
 
@@ -42,6 +43,7 @@ class Report:
     replies: int = 0
     streams: int = 0
     cut: int = 0
+    gone: int = 0
     tokens: int = 0
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
@@ -53,9 +55,16 @@ class Report:
         half = len(self.memory) // 2
         return max(self.memory[half:]) - max(self.memory[:half])
 
+    def memory_drift(self) -> float:
+        """By how much the last quarter's mean exceeds the third's, in percent."""
+        quarter = len(self.memory) // 4
+        third, last = self.memory[2 * quarter : 3 * quarter], self.memory[3 * quarter :]
+        return 100 * (sum(last) / len(last) / (sum(third) / len(third)) - 1)
+
     def __str__(self) -> str:
         lines = [
             f"{self.replies} replies in {self.seconds:.1f} s, {self.streams} of them streams, {self.cut} left early; "
+            f"{self.gone} requests whose client was gone first; "
             f"{self.tokens} tokens of whole replies, {self.tokens / self.seconds:.0f} a second; {len(self.wrong)} wrong"
         ]
         if self.memory:
@@ -63,7 +72,7 @@ class Report:
             lines.append(
                 f"resident memory in MiB: start {self.memory[0] / 1024:.1f}, peak of the first half "
                 f"{max(self.memory[:half]) / 1024:.1f}, of the second {max(self.memory[half:]) / 1024:.1f}, "
-                f"end {self.memory[-1] / 1024:.1f}"
+                f"end {self.memory[-1] / 1024:.1f}, drift over the second half {self.memory_drift():+.2f} %"
             )
         return "\n".join(lines + self.wrong[:10])
 
@@ -160,7 +169,12 @@ async def run(url: str, pid: int | None = None, clients: int = 32, total: int = 
 
     draw = random.Random(seed)
     plan = [
-        (draw.choice(bodies), draw.choices(("plain", "stream", "cut"), (50, 35, 15))[0], draw.randint(1, 8))
+        (
+            draw.choice(bodies),
+            draw.choices(("plain", "stream", "cut", "gone"), (45, 30, 15, 10))[0],
+            draw.randint(1, 8),
+            draw.uniform(0, GONE_AFTER),
+        )
         for _ in range(total)
     ]
     report = Report()
@@ -168,9 +182,17 @@ async def run(url: str, pid: int | None = None, clients: int = 32, total: int = 
 
     async def one_client() -> None:
         client = connect()
-        for body, kind, chunks in waiting:
+        for body, kind, chunks, seconds in waiting:
             try:
-                if kind == "plain":
+                if kind == "gone":
+                    try:
+                        reply = await asyncio.wait_for(plain(client, body), seconds)
+                    except TimeoutError:
+                        report.gone += 1
+                        await client.aclose()
+                        client = connect()
+                        continue
+                elif kind == "plain":
                     reply = await plain(client, body)
                 else:
                     reply = await stream(client, body, chunks if kind == "cut" else None)
@@ -181,7 +203,7 @@ async def run(url: str, pid: int | None = None, clients: int = 32, total: int = 
             if pid is not None:
                 report.memory.append(resident(pid))
             report.replies += 1
-            report.streams += kind != "plain"
+            report.streams += kind in ("stream", "cut")
             left = reply.completion_tokens is None
             report.cut += left
             report.tokens += reply.completion_tokens or 0
@@ -208,7 +230,7 @@ def main() -> None:
     arguments = parser.parse_args()
     report = asyncio.run(run(arguments.url, arguments.pid, arguments.clients, arguments.requests, arguments.seed))
     print(report)
-    if report.wrong or report.replies != arguments.requests:
+    if report.wrong or report.replies + report.gone != arguments.requests:
         raise SystemExit(1)
 
 
