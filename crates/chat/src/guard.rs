@@ -36,6 +36,12 @@ impl<'t> Guard<'t> {
         self.tokenizer.encode_marked(text, &self.mark)
     }
 
+    /// A text as this prompt's messages hold theirs: nothing in it is control.
+    #[must_use]
+    pub fn text<'s>(&self, text: &'s str) -> Cow<'s, str> {
+        self.broken(text).map_or(Cow::Borrowed(text), Cow::Owned)
+    }
+
     /// The text without the marks.
     #[must_use]
     pub fn clean<'s>(&self, text: &'s str) -> Cow<'s, str> {

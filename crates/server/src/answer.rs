@@ -38,6 +38,16 @@ impl Answer {
         }
     }
 
+    /// The answer's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The name of the model that answers.
+    pub(crate) fn model(&self) -> &str {
+        &self.model
+    }
+
     /// What a client is told when the engine gave up on its reply. Ends the answer.
     pub(crate) fn failure(&self, message: String) -> ApiError {
         if self.engine.stats().accepting {

@@ -41,17 +41,21 @@ fn read(mut request: Value, shared: &Shared) -> Result<Job, ApiError> {
     let parameters = Parameters::read(&fields, &shared.limits)?;
     let top_logprobs = top_logprobs(&fields)?;
     response_format(&fields)?;
-    let conversation = Conversation {
+    let (prompt, reading) = conversation(&fields, messages)?.into_prompt(shared)?;
+    Ok(Job { prompts: vec![prompt], parameters, top_logprobs, reading })
+}
+
+/// The conversation of a request, whose `messages` have been taken out of it.
+pub(crate) fn conversation(request: &Fields<'_>, messages: Option<Value>) -> Result<Conversation, ApiError> {
+    Ok(Conversation {
         messages: match messages {
             None | Some(Value::Null) => return Err(ApiError::parameter("messages", "'messages' is missing.")),
             Some(messages) => read_messages(messages)?,
         },
-        tools: Tools::read(&fields)?,
-        kwargs: template_kwargs(&fields)?,
+        tools: Tools::read(request)?,
+        kwargs: template_kwargs(request)?,
         id_prefix: "call_",
-    };
-    let (prompt, reading) = conversation.into_prompt(shared)?;
-    Ok(Job { prompts: vec![prompt], parameters, top_logprobs, reading })
+    })
 }
 
 fn top_logprobs(request: &Fields<'_>) -> Result<Option<usize>, ApiError> {

@@ -6,6 +6,7 @@ use crate::completion_shape::CompletionShape;
 use crate::error::ApiError;
 use crate::fields::{self, Fields, wrong_type};
 use crate::generate::Counts;
+use crate::infill::Infill;
 use crate::params::{Limits, MAX_TOP_LOGPROBS, Parameters};
 use crate::shared::Shared;
 use crate::submit::{Job, Reading, check_length, encode, submit};
@@ -44,9 +45,10 @@ fn read(request: &Value, shared: &Shared) -> Result<(Job, Vec<String>), ApiError
             "'echo' with 'logprobs' is not supported yet: the prompt's own log-probabilities are not computed.";
         return Err(ApiError::parameter("echo", message));
     }
-    if fields.string("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
-        return Err(ApiError::parameter("suffix", "'suffix' is not supported."));
-    }
+    let infill = match fields.string("suffix")? {
+        None | Some("") => None,
+        Some(suffix) => Some(Infill::new(&shared.tokenizer, &shared.limits, suffix)?),
+    };
     if fields.integer("best_of", 1..=i64::MAX)?.is_some_and(|best_of| best_of as usize != parameters.choices) {
         return Err(ApiError::parameter("best_of", "'best_of' is not supported; it may only equal 'n'."));
     }
@@ -62,6 +64,10 @@ fn read(request: &Value, shared: &Shared) -> Result<(Job, Vec<String>), ApiError
         let text = if echo { shared.tokenizer.decode(prompt) } else { String::new() };
         texts.extend(std::iter::repeat_n(text, parameters.choices));
     }
+    let prompts = match infill {
+        None => prompts,
+        Some(infill) => prompts.iter().map(|prompt| infill.around(prompt, &shared.limits)).collect::<Result<_, _>>()?,
+    };
     Ok((Job { prompts, parameters, top_logprobs, reading: Reading::default() }, texts))
 }
 

@@ -29,6 +29,12 @@ impl Conversation {
         self.within(&shared.limits, shared)
     }
 
+    /// The prompt's tokens, also where the context cannot hold them: for those who only count or look.
+    pub(crate) fn into_tokens(self, shared: &Shared) -> Result<Vec<u32>, ApiError> {
+        let (tokens, _reading) = self.within(&shared.limits.unbounded(), shared)?;
+        Ok(tokens)
+    }
+
     /// As [`Self::into_prompt`], for a context of other limits.
     fn within(mut self, limits: &Limits, shared: &Shared) -> Result<(Vec<u32>, Reading), ApiError> {
         let thinking_budget = self.kwargs.remove(THINKING_BUDGET).and_then(|budget| budget.as_u64());

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 /// An error as a client sees it: as a response of its own or, once a stream has begun, as an event in it.
+/// The response carries it along, for those who write it in another shape.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
     status: StatusCode,
@@ -76,6 +77,11 @@ impl ApiError {
         Self { code: Some("model_not_found"), param: Some("model".into()), ..Self::new(StatusCode::NOT_FOUND, message) }
     }
 
+    /// 404 for an endpoint of OpenAI's that makes no sense here; the message says why.
+    pub(crate) fn not_supported(message: impl Into<String>) -> Self {
+        Self { code: Some("not_supported"), ..Self::new(StatusCode::NOT_FOUND, message) }
+    }
+
     /// 405.
     pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
         let message = format!("{path} does not take {method}.");
@@ -121,6 +127,19 @@ impl ApiError {
         Self { quotes_prompt: true, ..self }
     }
 
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The error's name for programs, if it has one.
+    pub(crate) fn code(&self) -> Option<&'static str> {
+        self.code
+    }
+
     /// The JSON that goes out.
     pub(crate) fn body(&self) -> Value {
         let kind = if self.status.is_client_error() { "invalid_request_error" } else { "server_error" };
@@ -131,13 +150,14 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
-        let message = (!self.quotes_prompt).then_some(self.message);
-        response.extensions_mut().insert(Refusal { message, param: self.param });
+        let message = (!self.quotes_prompt).then(|| self.message.clone());
+        response.extensions_mut().insert(Refusal { message, param: self.param.clone() });
         if let Some(after) = self.retry_after {
             // The header counts whole seconds; 0 would invite a client to hammer.
             let seconds = (after.as_secs() + u64::from(after.subsec_nanos() > 0)).max(1);
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        response.extensions_mut().insert(self);
         response
     }
 }

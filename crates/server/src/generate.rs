@@ -1,4 +1,4 @@
-//! One choice: the engine's reply turned into text and counts. Shared by both endpoints; knows no HTTP.
+//! One choice: the engine's reply turned into text and counts. Shared by all endpoints; knows no HTTP.
 
 use crate::recorder::Recorder;
 use crate::reply::Reply;
@@ -65,6 +65,10 @@ pub(crate) enum Reason {
 /// What happens to a choice, in order; `Finished` or `Failed` is the last.
 #[derive(Debug)]
 pub(crate) enum Update {
+    /// It has a place, and so much of its prompt need not be read.
+    Started {
+        cached_tokens: usize,
+    },
     /// Part of a long prompt has been read.
     Prefill {
         done: usize,
@@ -74,6 +78,8 @@ pub(crate) enum Update {
     Finished {
         reason: Reason,
         usage: Usage,
+        /// The stop string that ended it, by its place in the list.
+        stop_string: Option<usize>,
     },
     /// The engine could not go on.
     Failed(String),
@@ -123,12 +129,12 @@ impl Generation {
         let mut whole = Reply::default();
         while let Some(update) = self.next().await {
             match update {
-                Update::Prefill { .. } => {}
+                Update::Started { .. } | Update::Prefill { .. } => {}
                 Update::Delta(delta) => {
                     whole.extend(delta.events);
                     whole.tokens.extend(delta.tokens);
                 }
-                Update::Finished { reason, usage } => return Ok((whole, reason, usage)),
+                Update::Finished { reason, usage, .. } => return Ok((whole, reason, usage)),
                 Update::Failed(message) => return Err(message),
             }
         }
@@ -143,7 +149,10 @@ impl Generation {
         }
         loop {
             match self.reply.recv().await? {
-                Event::Started { cached_tokens } => self.cached(cached_tokens),
+                Event::Started { cached_tokens } => {
+                    self.cached(cached_tokens);
+                    return Some(Update::Started { cached_tokens });
+                }
                 Event::Prefill { done, total } => return Some(Update::Prefill { done, total }),
                 Event::Token(sample) => {
                     self.usage.completion_tokens += 1;
@@ -216,6 +225,6 @@ impl Generation {
 
     fn finished(&mut self, reason: Reason) -> Update {
         self.stage = Stage::Ended;
-        Update::Finished { reason, usage: self.usage }
+        Update::Finished { reason, usage: self.usage, stop_string: self.text.stop_string() }
     }
 }

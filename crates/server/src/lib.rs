@@ -1,7 +1,7 @@
-//! The OpenAI-compatible HTTP server.
+//! The HTTP server, compatible with OpenAI's API and Anthropic's.
 //!
 //! ```text
-//! connection ─► log ─► chat | completions ─► body ─► params, messages, tools ─► conversation ─► submit ─► engine
+//! connection ─► log ─► chat | completions | anthropic ─► body ─► params, messages, tools ─► conversation ─► submit ─► engine
 //!                           └──── stream (events) or one JSON ◄──── generate ◄──── text ◄───────────────────┘
 //!                                                                      └─► recorder ─► replay ─► conversation
 //! ```
@@ -10,6 +10,9 @@
 //! |---|---|
 //! | `POST /v1/chat/completions` | messages through the checkpoint's chat template |
 //! | `POST /v1/completions` | raw text or token ids |
+//! | `POST /v1/messages`, `/v1/messages/count_tokens` | Anthropic's Messages; `anthropic` says what is particular |
+//! | `POST /tokenize`, `/detokenize`, `/apply-template` | what a prompt is; `tokens` has the shapes |
+//! | `/v1/embeddings` | 404 that says why |
 //! | `GET /v1/models`, `/v1/models/{id}` | the one model |
 //! | `GET /health` | 200 while the process lives, with the engine's counters |
 //! | `GET /ready` | 200 once the model has answered, 503 before and while shutting down |
@@ -35,6 +38,8 @@
 //! - Of a conversation's turns that called tools the server remembers, as long as it runs, what the model wrote, by the
 //!   calls' ids, and puts that into the prompt, reasoning included, as long as the client's calls, content and reasoning
 //!   are the same or, content and reasoning, left out, and the prompt fits into the context that way.
+//! - `suffix` of completions makes the prompt a gap's beginning, by the model's own tokens for that; with `echo` the text
+//!   begins with the prompt.
 //! - `stop` strings (up to 16) end the whole of the generated text, reasoning included.
 //! - `logprobs` list every generated token whose text is given, reasoning and its markers included; where a stop string
 //!   cuts a token, that token is the last.
@@ -42,6 +47,7 @@
 //! - With `n` > 1 choice `i` uses `seed + i`, so that it equals the only choice of a request with that seed.
 
 mod answer;
+mod anthropic;
 mod body;
 mod chat;
 mod chat_shape;
@@ -49,9 +55,11 @@ mod completion_shape;
 mod completions;
 mod connection;
 mod conversation;
+mod embeddings;
 mod error;
 mod fields;
 mod generate;
+mod infill;
 mod log;
 mod logprobs;
 mod messages;
@@ -67,6 +75,7 @@ mod stream;
 mod submit;
 mod text;
 mod thinking;
+mod tokens;
 mod tools;
 mod usage;
 

@@ -1,4 +1,4 @@
-//! The parameters that both endpoints share, read from a request and checked.
+//! The parameters that the endpoints share, read from a request and checked.
 
 use crate::Defaults;
 use crate::error::ApiError;
@@ -29,6 +29,13 @@ pub(crate) struct Limits {
     pub(crate) longest_token: usize,
     /// What applies where the request is silent.
     pub(crate) defaults: Defaults,
+}
+
+impl Limits {
+    /// For a prompt that is only looked at: it may be of any length.
+    pub(crate) fn unbounded(&self) -> Self {
+        Self { max_context: usize::MAX, ..self.clone() }
+    }
 }
 
 /// How to generate, as asked for or by default.
@@ -68,7 +75,7 @@ impl Parameters {
             // Any 64 bits do as a seed.
             seed: request.integer("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
             max_tokens: max_tokens(request, limits.max_context)?.or(defaults.max_tokens),
-            stop: stop(request)?,
+            stop: stop_strings(request, "stop")?,
             choices: request.integer("n", 1..=MAX_N)?.unwrap_or(1) as usize,
             stream: request.boolean("stream")?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
@@ -112,23 +119,24 @@ fn max_tokens(request: &Fields<'_>, max_context: usize) -> Result<Option<usize>,
     Ok(chosen)
 }
 
-fn stop(request: &Fields<'_>) -> Result<Vec<String>, ApiError> {
-    let stops = match request.value("stop") {
+/// One string or several, in the field `name`.
+pub(crate) fn stop_strings(request: &Fields<'_>, name: &str) -> Result<Vec<String>, ApiError> {
+    let stops = match request.value(name) {
         None => return Ok(Vec::new()),
-        Some(Value::String(text)) => vec![("stop".to_owned(), text.as_str())],
+        Some(Value::String(text)) => vec![(name.to_owned(), text.as_str())],
         Some(Value::Array(items)) => items
             .iter()
             .enumerate()
             .map(|(index, item)| {
-                let path = format!("stop[{index}]");
+                let path = format!("{name}[{index}]");
                 fields::string(item, &path).map(|text| (path, text))
             })
             .collect::<Result<_, _>>()?,
-        Some(other) => return Err(fields::wrong_type("stop", "a string or an array of strings", other)),
+        Some(other) => return Err(fields::wrong_type(name, "a string or an array of strings", other)),
     };
     if stops.len() > MAX_STOPS {
-        let message = format!("'stop' holds {} strings; at most {MAX_STOPS} are taken.", stops.len());
-        return Err(ApiError::parameter("stop", message));
+        let message = format!("'{name}' holds {} strings; at most {MAX_STOPS} are taken.", stops.len());
+        return Err(ApiError::parameter(name, message));
     }
     stops
         .into_iter()

@@ -2,12 +2,12 @@
 
 use crate::error::ApiError;
 use crate::shared::Shared;
-use crate::{chat, completions, log, models, status};
+use crate::{anthropic, chat, completions, embeddings, log, models, status, tokens};
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use std::any::Any;
 use std::sync::Arc;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -16,6 +16,12 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
     let paths = Router::new()
         .route("/v1/chat/completions", post(chat::handle))
         .route("/v1/completions", post(completions::handle))
+        .route("/v1/messages", post(anthropic::create))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+        .route("/v1/embeddings", any(embeddings::refuse))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/apply-template", post(tokens::apply_template))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
         .route("/health", get(status::health))
@@ -29,11 +35,23 @@ fn surround(paths: Router) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(anthropic::shape))
         .layer(from_fn(log::requests))
 }
 
 /// What a client that is lost is told there is; the more particular of two that end alike first.
-const PATHS: [&str; 5] = ["/v1/chat/completions", "/v1/completions", "/v1/models", "/health", "/ready"];
+const PATHS: [&str; 10] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/messages/count_tokens",
+    "/v1/messages",
+    "/v1/models",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/health",
+    "/ready",
+];
 
 async fn not_found(request: Request) -> ApiError {
     ApiError::not_found(request.uri().path(), &PATHS)

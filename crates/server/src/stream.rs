@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 /// The longest silence in a stream: proxies and clients take a longer one for a dead connection.
-const KEEP_ALIVE: Duration = Duration::from_secs(3);
+pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
 /// The response that streams `choices`. The body owns them: when the client goes, they are dropped and end.
 pub(crate) fn respond(choices: Vec<Generation>, shape: impl Shape, answer: Answer, include_usage: bool) -> Response {
@@ -23,6 +23,11 @@ pub(crate) fn respond(choices: Vec<Generation>, shape: impl Shape, answer: Answe
         let bytes = events.next().await?;
         Some((Ok::<_, Infallible>(bytes), events))
     }));
+    response(body)
+}
+
+/// The response whose body is a stream of events.
+pub(crate) fn response(body: Body) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -95,6 +100,7 @@ impl<S: Shape> Events<S> {
 
     fn take(&mut self, index: usize, update: Update) {
         match update {
+            Update::Started { .. } => {}
             // The timer, not each chunk of a prompt, decides when to tell: it goes off at once if it is due.
             Update::Prefill { done, total } => {
                 self.prefill = Some((done, total));
@@ -108,7 +114,7 @@ impl<S: Shape> Events<S> {
                     self.write(choice);
                 }
             }
-            Update::Finished { reason, usage } => {
+            Update::Finished { reason, usage, .. } => {
                 self.usage += usage;
                 self.end = self.end.and(reason);
                 let choice = self.shape.end(index, reason);

@@ -29,6 +29,8 @@ pub(crate) struct ReplyText {
     /// Bytes of text that the stop strings have let through.
     given: usize,
     stopped: bool,
+    /// The stop string that ended the text, by its place in the list.
+    stop_string: Option<usize>,
     /// What was let through and not yet taken; markers give tokens without text.
     ready: Delta,
     /// Tokens that ended before the first of the content.
@@ -64,6 +66,7 @@ impl ReplyText {
             made: 0,
             given: 0,
             stopped: false,
+            stop_string: None,
             ready: Delta::default(),
             before_content: 0,
             content_begun: false,
@@ -85,6 +88,7 @@ impl ReplyText {
         self.attach(&text);
         let stopped = self.stops.push(&text);
         self.release(&stopped.text);
+        self.stop_string = stopped.hit;
         if stopped.hit.is_some() || self.parser.is_done() {
             self.stopped = true;
             return None;
@@ -107,6 +111,7 @@ impl ReplyText {
             self.attach(&text);
             let stopped = self.stops.push(&text);
             self.release(&stopped.text);
+            self.stop_string = stopped.hit;
             if stopped.hit.is_some() {
                 self.stopped = true;
                 self.give_cut_tokens();
@@ -128,6 +133,11 @@ impl ReplyText {
     /// Whether a call was cut, which must not be run.
     pub(crate) fn cut_a_call(&self) -> bool {
         self.parser.was_cut()
+    }
+
+    /// Which stop string ended the text, if one did, by its place in the list.
+    pub(crate) fn stop_string(&self) -> Option<usize> {
+        self.stop_string
     }
 
     /// How many tokens came before the content, if there was an end of the reasoning.

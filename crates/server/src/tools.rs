@@ -116,8 +116,15 @@ fn check(tool: &Fields<'_>) -> Result<(), ApiError> {
         return Err(ApiError::parameter(path, message).quoting_prompt());
     }
     let function = Fields::of(tool.required("function")?, &tool.path("function"))?;
+    check_name(&function)?;
+    function.string("description")?;
+    function.object("parameters")?;
+    Ok(())
+}
+
+/// The name of a function, which must be one that the markup of calls can hold.
+pub(crate) fn check_name<'v>(function: &Fields<'v>) -> Result<&'v str, ApiError> {
     let name = fields::string(function.required("name")?, &function.path("name"))?;
-    // Such a name would break the markup of calls.
     if name.trim().is_empty() || name.trim() != name || name.contains(['<', '>', '"', '\'', '\n']) || name.len() > 256 {
         let path = function.path("name");
         let message = format!(
@@ -126,9 +133,7 @@ fn check(tool: &Fields<'_>) -> Result<(), ApiError> {
         );
         return Err(ApiError::parameter(path, message).quoting_prompt());
     }
-    function.string("description")?;
-    function.object("parameters")?;
-    Ok(())
+    Ok(name)
 }
 
 fn read_choice(request: &Fields<'_>) -> Result<Choice, ApiError> {

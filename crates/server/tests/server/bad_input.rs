@@ -102,7 +102,7 @@ fn wrong_completion_parameters_are_named() {
         (json!({"prompt": vec!["a"; 5], "n": 8}), "prompt"),
         (json!({"prompt": "a", "logprobs": true}), "logprobs"),
         (json!({"prompt": "a", "logprobs": 1, "echo": true}), "echo"),
-        (json!({"prompt": "a", "suffix": "b"}), "suffix"),
+        (json!({"prompt": "a", "suffix": 5}), "suffix"),
         (json!({"prompt": "a", "best_of": 3}), "best_of"),
     ] {
         let (named, _, message) = post(model(), "/v1/completions", &body).error(400);
@@ -191,14 +191,14 @@ fn a_path_that_is_not_there_leads_on() {
         ("/v1/v1/models/", Some("/v1/models")),
         ("/completions", Some("/v1/completions")),
         ("/", None),
-        ("/v1/embeddings", None),
+        ("/v1/v1/messages", Some("/v1/messages")),
     ] {
         let (_, code, message) = get(model(), path).error(404);
         assert_eq!(code, "not_found");
         let hint = meant.map(|meant| format!("Did you mean {meant}?"));
         assert_eq!(message.contains("Did you mean"), hint.is_some(), "{message}");
         assert!(hint.is_none_or(|hint| message.contains(&hint)), "{message}");
-        assert!(message.contains("/v1/chat/completions, /v1/completions, /v1/models"), "{message}");
+        assert!(message.contains("/v1/chat/completions, /v1/completions, "), "{message}");
     }
 }
 

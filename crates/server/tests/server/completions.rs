@@ -1,7 +1,7 @@
 //! Raw completions of the embedded model.
 
 use crate::client::{events, post};
-use crate::serving::{checkpoint, model};
+use crate::serving::{Speaker, checkpoint, model};
 use lily_chat::Tokenizer;
 use serde_json::{Value, json};
 
@@ -60,6 +60,29 @@ fn an_echo_precedes_the_text() {
     let (events, done) = events(&post(model(), "/v1/completions", &request));
     let text: String = events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
     assert_eq!((text, done), (format!("{TEXT}{plain}"), true));
+}
+
+/// The embedded model was never trained for it, so that only the prompt can be looked at.
+#[test]
+fn a_suffix_makes_the_prompt_the_beginning_of_a_gap() {
+    let speaker = Speaker::new(false, 100);
+    let ids = tokenizer().encode("fn one() {").expect("any text");
+    for prompt in [json!("fn one() {"), json!(ids)] {
+        speaker.lines.say(tokenizer().encode(" 1 ").expect("any text"));
+        let body = json!({"prompt": prompt, "suffix": "}", "echo": true});
+        let answer = post(speaker.server.address, "/v1/completions", &body).ok();
+        assert_eq!(answer["choices"][0]["text"], "fn one() { 1 ");
+        let written = "<|fim_prefix|>fn one() {<|fim_suffix|>}<|fim_middle|>";
+        assert_eq!(speaker.prompt(), written);
+        assert_eq!(answer["usage"]["prompt_tokens"], tokenizer().encode(written).expect("any text").len());
+    }
+    let plain = complete(&base(json!(TEXT)));
+    let mut empty = base(json!(TEXT));
+    empty["suffix"] = json!("");
+    assert_eq!(complete(&empty)["choices"], plain["choices"]);
+    let long = json!({"prompt": vec![7; 90], "suffix": "a word or two and some more of them"});
+    let (param, code, _) = post(speaker.server.address, "/v1/completions", &long).error(400);
+    assert_eq!((param, code), (json!("prompt"), json!("context_length_exceeded")));
 }
 
 #[test]

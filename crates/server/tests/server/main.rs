@@ -1,6 +1,7 @@
 //! The server over real sockets: with the embedded model wherever it can show a thing, with a scripted backend where it
 //! cannot.
 
+mod anthropic;
 mod bad_input;
 mod chat;
 mod client;
@@ -14,4 +15,5 @@ mod scripted;
 mod serving;
 mod slow_clients;
 mod thinking;
+mod tokens;
 mod tools;

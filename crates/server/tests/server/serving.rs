@@ -4,7 +4,7 @@ use crate::scripted::{Lines, Scripted};
 use lily_chat::{ChatTemplate, Tokenizer};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::CpuBackend;
-use lily_engine::{Engine, Options};
+use lily_engine::{CacheOptions, Engine, Options};
 use lily_server::{App, Config};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -90,16 +90,23 @@ pub(crate) fn checkpoint() -> &'static Arc<Checkpoint> {
 /// The embedded model, served once for all tests that leave it as it was.
 pub(crate) fn model() -> SocketAddr {
     static SERVER: OnceLock<Server> = OnceLock::new();
-    let start = || {
-        let options = lily_cpu::Options { threads: 2, max_context: CONTEXT, simd: None };
-        let backend = CpuBackend::new(Arc::clone(checkpoint()), options).expect("the backend");
-        let engine = Engine::start(backend, options_for_engine());
-        Server::start(engine, template(), |config| {
-            config.body_limit = 16 << 20;
-            config.defaults.sampling = lily_backend::Sampling::GREEDY;
-        })
-    };
-    SERVER.get_or_init(start).address
+    SERVER.get_or_init(|| served(options_for_engine())).address
+}
+
+/// The embedded model with a prefix cache.
+pub(crate) fn model_with_cache() -> Server {
+    let boundaries = tokenizer().id("<|im_start|>").into_iter().collect();
+    let cache = CacheOptions { boundaries, ..CacheOptions::new(256 << 20) };
+    served(Options { cache, ..options_for_engine() })
+}
+
+fn served(options: Options) -> Server {
+    let own = lily_cpu::Options { threads: 2, max_context: CONTEXT, simd: None };
+    let backend = CpuBackend::new(Arc::clone(checkpoint()), own).expect("the backend");
+    Server::start(Engine::start(backend, options), template(), |config| {
+        config.body_limit = 16 << 20;
+        config.defaults.sampling = lily_backend::Sampling::GREEDY;
+    })
 }
 
 /// The embedded model's tokenizer.

@@ -1,0 +1,165 @@
+//! Anthropic's `tools` and `tool_choice`.
+
+use crate::error::ApiError;
+use crate::fields::{self, Fields};
+use crate::tools::{Choice, Tools, check_name};
+use serde_json::{Map, Value, json};
+
+/// What the types of those tools begin with that the client runs itself and whose parameters Anthropic has not published
+/// as a schema in the request: a model that was not trained on them cannot know them.
+const UNDECLARED: [&str; 4] = ["bash_", "computer_", "memory_", "text_editor_"];
+
+/// Reads the tools that the model may call, and whether it must.
+pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
+    let mut definitions = Vec::new();
+    let mut elsewhere = Vec::new();
+    for (index, tool) in request.array("tools")?.unwrap_or_default().iter().enumerate() {
+        let tool = Fields::of(tool, &format!("tools[{index}]"))?;
+        match definition(&tool)? {
+            Some(definition) => definitions.push(definition),
+            None => elsewhere.push(tool.string("name")?.unwrap_or_default()),
+        }
+    }
+    let (choice, parallel) = read_choice(request, &definitions, &elsewhere)?;
+    if definitions.is_empty() && !elsewhere.is_empty() && choice != Choice::None {
+        // Without them the model would make up what they find.
+        let message = format!("'tools' has only {}, {RUN_ELSEWHERE}", named(&elsewhere));
+        return Err(ApiError::parameter("tools", message).quoting_prompt());
+    }
+    Ok(Tools { definitions, choice, parallel })
+}
+
+const RUN_ELSEWHERE: &str = "which Anthropic's servers run; this server runs no tools itself.";
+
+fn named(tools: &[&str]) -> String {
+    tools.iter().map(|name| fields::quoted(name)).collect::<Vec<_>>().join(", ")
+}
+
+/// The tool in OpenAI's form; `None` if Anthropic would run it.
+fn definition(tool: &Fields<'_>) -> Result<Option<Value>, ApiError> {
+    match tool.string("type")? {
+        None | Some("custom") => {}
+        Some(_) if tool.value("input_schema").is_some() => {}
+        Some(kind) if UNDECLARED.iter().any(|known| kind.starts_with(known)) => {
+            let path = tool.path("type");
+            let message = format!(
+                "'{path}' is {}; declare the tool with \"input_schema\" instead: its parameters are not in the request.",
+                fields::quoted(kind)
+            );
+            return Err(ApiError::parameter(path, message).quoting_prompt());
+        }
+        Some(_) => return Ok(None),
+    }
+    let mut function = Map::new();
+    function.insert("name".into(), check_name(tool)?.into());
+    if let Some(description) = tool.string("description")? {
+        function.insert("description".into(), description.into());
+    }
+    match tool.required("input_schema")? {
+        schema @ Value::Object(_) => function.insert("parameters".into(), schema.clone()),
+        other => return Err(fields::wrong_type(&tool.path("input_schema"), "an object", other)),
+    };
+    Ok(Some(json!({"type": "function", "function": function})))
+}
+
+/// The choice, and whether several calls may be made at once.
+fn read_choice(request: &Fields<'_>, definitions: &[Value], elsewhere: &[&str]) -> Result<(Choice, bool), ApiError> {
+    let Some(choice) = request.object("tool_choice")? else { return Ok((Choice::Auto, true)) };
+    let parallel = !choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
+    let path = choice.path("type");
+    let wanted = match fields::string(choice.required("type")?, &path)? {
+        "auto" => Choice::Auto,
+        "none" => Choice::None,
+        "any" if definitions.is_empty() && elsewhere.is_empty() => {
+            let message = "'tool_choice' makes the model call a tool, but 'tools' is missing or empty.";
+            return Err(ApiError::parameter("tool_choice", message));
+        }
+        "any" => Choice::Required,
+        "tool" => {
+            let path = choice.path("name");
+            let name = fields::string(choice.required("name")?, &path)?;
+            let problem = if definitions.iter().any(|tool| tool["function"]["name"] == name) {
+                return Ok((Choice::Named(name.to_owned()), parallel));
+            } else if elsewhere.contains(&name) {
+                RUN_ELSEWHERE
+            } else {
+                "which is not among 'tools'."
+            };
+            let message = format!("'{path}' is {}, {problem}", fields::quoted(name));
+            return Err(ApiError::parameter(path, message).quoting_prompt());
+        }
+        other => {
+            let other = fields::quoted(other);
+            let message = format!("'{path}' must be \"auto\", \"any\", \"tool\" or \"none\", not {other}.");
+            return Err(ApiError::parameter(path, message).quoting_prompt());
+        }
+    };
+    Ok((wanted, parallel))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::read;
+    use crate::fields::Fields;
+    use crate::tools::{Choice, Tools};
+    use serde_json::{Value, json};
+
+    fn tools(request: Value) -> Result<Tools, Value> {
+        read(&Fields::of(&request, "").expect("an object")).map_err(|e| e.body()["error"]["param"].clone())
+    }
+
+    fn tool(name: &str) -> Value {
+        json!({"name": name, "description": "d", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}})
+    }
+
+    fn search() -> Value {
+        json!({"type": "web_search_20250305", "name": "web_search", "max_uses": 8})
+    }
+
+    #[test]
+    fn definitions_and_choices() {
+        for (choice, expected, parallel) in [
+            (Value::Null, Choice::Auto, true),
+            (json!({"type": "auto", "disable_parallel_tool_use": true}), Choice::Auto, false),
+            (json!({"type": "any"}), Choice::Required, true),
+            (json!({"type": "tool", "name": "g"}), Choice::Named("g".into()), true),
+            (json!({"type": "none"}), Choice::None, true),
+        ] {
+            let read = tools(json!({"tools": [tool("f"), search(), tool("g")], "tool_choice": choice})).expect("fine");
+            assert_eq!((read.choice, read.parallel), (expected, parallel));
+            let function = json!({"name": "f", "description": "d", "parameters": {"type": "object"}});
+            assert_eq!(read.definitions[0], json!({"type": "function", "function": function}));
+            assert_eq!(read.definitions.len(), 2, "the search is left out");
+        }
+        let custom = json!({"type": "custom", "name": "f", "input_schema": {}});
+        assert_eq!(tools(json!({"tools": [custom]})).expect("fine").definitions.len(), 1);
+        assert!(tools(json!({})).expect("fine").definitions.is_empty());
+        let none = json!({"tools": [search()], "tool_choice": {"type": "none"}});
+        assert!(tools(none).expect("fine").set().is_none());
+    }
+
+    #[test]
+    fn an_error_names_the_way_to_it() {
+        let choose = |choice: Value| json!({"tools": [tool("f"), search()], "tool_choice": choice});
+        for (request, path) in [
+            (json!({"tools": {}}), "tools"),
+            (json!({"tools": [search()]}), "tools"),
+            (json!({"tools": [search()], "tool_choice": {"type": "any"}}), "tools"),
+            (json!({"tools": [tool("f"), {"name": "g"}]}), "tools[1].input_schema"),
+            (json!({"tools": [{"name": "g", "input_schema": "x"}]}), "tools[0].input_schema"),
+            (json!({"tools": [{"input_schema": {}}]}), "tools[0].name"),
+            (json!({"tools": [tool("a<b")]}), "tools[0].name"),
+            (json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), "tools[0].type"),
+            (json!({"tool_choice": {"type": "any"}}), "tool_choice"),
+            (choose(json!("any")), "tool_choice"),
+            (choose(json!({})), "tool_choice.type"),
+            (choose(json!({"type": "required"})), "tool_choice.type"),
+            (choose(json!({"type": "tool"})), "tool_choice.name"),
+            (choose(json!({"type": "tool", "name": "g"})), "tool_choice.name"),
+            (choose(json!({"type": "tool", "name": "web_search"})), "tool_choice.name"),
+            (choose(json!({"type": "auto", "disable_parallel_tool_use": 1})), "tool_choice.disable_parallel_tool_use"),
+        ] {
+            assert_eq!(tools(request.clone()).expect_err("wrong"), path, "{request}");
+        }
+    }
+}
