@@ -1,7 +1,7 @@
 //! The reply as content blocks: as a list, or as the events of a stream that amount to the same list.
 
 use lily_chat::ReplyEvent;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Stands where Anthropic proves that the reasoning is its own; clients return it, and drop reasoning without one.
 const SIGNATURE: &str = "bGlseQ==";
@@ -28,6 +28,8 @@ enum Block {
         name: String,
         /// JSON text.
         input: String,
+        /// Whether it was not cut.
+        is_whole: bool,
     },
 }
 
@@ -45,30 +47,29 @@ impl Content {
             (_, ReplyEvent::Reasoning(text)) => self.blocks.push(Block::Thinking(text)),
             (_, ReplyEvent::Content(text)) => self.blocks.push(Block::Text(text)),
             (_, ReplyEvent::CallBegin { id, name, .. }) => {
-                self.blocks.push(Block::ToolUse { id, name, input: String::new() });
+                self.blocks.push(Block::ToolUse { id, name, input: String::new(), is_whole: false });
             }
+            (Some(Block::ToolUse { is_whole, .. }), ReplyEvent::CallEnd { .. }) => *is_whole = true,
             (_, ReplyEvent::CallArguments { .. } | ReplyEvent::CallEnd { .. }) => {}
         }
     }
 
+    /// A call that was cut is left out: there is no object that says so, and the beginning of one must not be run.
     pub(super) fn into_blocks(self) -> Vec<Value> {
         let shown = self.thinking_shown;
         let block = |block| match block {
-            Block::Thinking(text) => {
-                json!({"type": "thinking", "thinking": if shown { text } else { String::new() }, "signature": SIGNATURE})
-            }
-            Block::Text(text) => json!({"type": "text", "text": text}),
-            Block::ToolUse { id, name, input } => {
-                json!({"type": "tool_use", "id": id, "name": name, "input": read(&input)})
+            Block::Thinking(text) => Some(
+                json!({"type": "thinking", "thinking": if shown { text } else { String::new() }, "signature": SIGNATURE}),
+            ),
+            Block::Text(text) => Some(json!({"type": "text", "text": text})),
+            Block::ToolUse { is_whole: false, .. } => None,
+            Block::ToolUse { id, name, input, .. } => {
+                let input: Value = serde_json::from_str(&input).ok()?;
+                Some(json!({"type": "tool_use", "id": id, "name": name, "input": input}))
             }
         };
-        self.blocks.into_iter().map(block).collect()
+        self.blocks.into_iter().filter_map(block).collect()
     }
-}
-
-/// A call's arguments; none where the reply was cut within them, for that call must not be run.
-fn read(arguments: &str) -> Value {
-    serde_json::from_str(arguments).unwrap_or_else(|_| Value::Object(Map::new()))
 }
 
 /// The events of a stream that make up the blocks. Blocks follow each other; none is left open.

@@ -17,6 +17,7 @@
 //!   with every request, and is left out.
 //! - Tools that Anthropic's servers run (web search and the like) are left out; a request that has no others is refused.
 //! - An assistant's message at the end is the beginning of the reply; it cannot hold calls. The model does not think then.
+//! - A call that was cut is in a whole message left out, and in a stream its JSON stays open: nobody can run it.
 //! - Images are refused, but for those in a tool's result: there a remark takes their place, so that a session goes on.
 
 mod blocks;
