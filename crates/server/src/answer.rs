@@ -1,5 +1,6 @@
 //! The answer to a request, as one JSON or as a stream: what the endpoints have in common.
 
+use crate::chunks::Chunks;
 use crate::error::ApiError;
 use crate::generate::{Counts, End, Generation, Reason};
 use crate::params::Parameters;
@@ -96,7 +97,7 @@ pub(crate) async fn answer(
     parameters: &Parameters,
 ) -> Result<Response, ApiError> {
     if parameters.stream {
-        return Ok(stream::respond(choices, shape, answer, parameters.include_usage));
+        return Ok(stream::respond(choices, Chunks::new(shape, answer, parameters.include_usage)));
     }
     let replies = try_join_all(choices.into_iter().map(Generation::complete)).await;
     let replies = replies.map_err(|message| answer.failure(message))?;

@@ -4,9 +4,9 @@
 //! tokens they are cut into, or lack the reasoning that led to them, and then neither the cached state fits nor what
 //! the model sees is what it wrote. So the next prompt takes the very tokens, if the client's calls are still the same.
 
+use crate::recent::Recent;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A reply that called tools.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,68 +98,32 @@ fn text_of(content: &Value) -> Option<String> {
 /// The turns that were used last, as many as a number of bytes holds.
 #[derive(Debug)]
 pub(crate) struct ReplayStore {
-    capacity: usize,
-    kept: Mutex<Kept>,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    /// By the id of the first call, with the time of the last use.
-    turns: HashMap<String, (u64, Arc<Turn>)>,
-    /// The ids by the time of the last use.
-    uses: BTreeMap<u64, String>,
-    clock: u64,
-    bytes: usize,
+    /// By the id of the first call.
+    turns: Mutex<Recent<Arc<Turn>>>,
 }
 
 impl ReplayStore {
     /// A store of at most `capacity` bytes.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { capacity, kept: Mutex::default() }
+        Self { turns: Mutex::new(Recent::new(capacity)) }
     }
 
     /// Keeps a turn; the longest unused ones make room. One without calls, or larger than the store, is not kept.
     pub(crate) fn insert(&self, turn: Turn) {
+        let Some(id) = turn.calls.first().map(|call| call.id.clone()) else { return };
         let size = turn.size();
-        let Some(id) = turn.calls.first().map(|call| call.id.clone()).filter(|_| size <= self.capacity) else { return };
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.remove(&id);
-        while kept.bytes + size > self.capacity
-            && let Some((_, oldest)) = kept.uses.pop_first()
-        {
-            kept.remove(&oldest);
-        }
-        kept.bytes += size;
-        kept.clock += 1;
-        let now = kept.clock;
-        kept.uses.insert(now, id.clone());
-        kept.turns.insert(id, (now, Arc::new(turn)));
+        self.turns().insert(&id, Arc::new(turn), size);
     }
 
     /// The turn that a client's message is, if it is kept.
     pub(crate) fn find(&self, message: &Value) -> Option<Arc<Turn>> {
         let id = message["tool_calls"].get(0)?["id"].as_str()?;
-        let turn = {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.clock += 1;
-            let now = kept.clock;
-            let (used, turn) = kept.turns.get_mut(id)?;
-            let before = std::mem::replace(used, now);
-            let turn = Arc::clone(turn);
-            kept.uses.remove(&before);
-            kept.uses.insert(now, id.to_owned());
-            turn
-        };
+        let turn = self.turns().find(id).cloned()?;
         turn.is(message).then_some(turn)
     }
-}
 
-impl Kept {
-    fn remove(&mut self, id: &str) {
-        if let Some((used, turn)) = self.turns.remove(id) {
-            self.uses.remove(&used);
-            self.bytes -= turn.size();
-        }
+    fn turns(&self) -> MutexGuard<'_, Recent<Arc<Turn>>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -256,29 +220,19 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_unused_make_room() {
+    fn what_is_too_large_or_calls_nothing_is_not_kept() {
         let size = turn("c0").size();
         let store = ReplayStore::new(3 * size);
-        let is_kept = |id: &str| {
-            store
-                .find(&message(json!({"tool_calls": [{"id": id, "function":
-            {"name": "f", "arguments": {"a": 1, "b": "x"}}}]})))
-                .is_some()
-        };
-        for id in ["c0", "c1", "c2", "c2"] {
+        for id in ["c0", "c1", "c2", "c3"] {
             store.insert(turn(id));
         }
-        assert!(is_kept("c0"));
-        store.insert(turn("c3"));
-        assert_eq!(["c0", "c1", "c2", "c3"].map(is_kept), [true, false, true, true]);
-        store.insert(Turn { tokens: vec![0; size], ..turn("c4") });
-        assert_eq!(["c0", "c4"].map(is_kept), [true, false]);
-        for number in 0..100 {
-            store.insert(turn(&format!("x{}", number % 10)));
-        }
-        let kept = store.kept.lock().expect("fine");
-        assert_eq!((kept.turns.len(), kept.uses.len(), kept.bytes), (3, 3, 3 * size));
-        drop(kept);
+        store.insert(Turn { calls: Vec::new(), ..turn("c4") });
+        store.insert(Turn { tokens: vec![0; size], ..turn("c5") });
+        let is_kept = |id: &str| {
+            let function = json!({"name": "f", "arguments": {"a": 1, "b": "x"}});
+            store.find(&message(json!({"tool_calls": [{"id": id, "function": function}]}))).is_some()
+        };
+        assert_eq!(["c0", "c1", "c2", "c3", "c4", "c5"].map(is_kept), [false, true, true, true, false, false]);
         ReplayStore::new(0).insert(turn("c0"));
     }
 }

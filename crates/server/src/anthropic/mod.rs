@@ -34,6 +34,7 @@ use crate::body;
 use crate::error::ApiError;
 use crate::generate::{Counts, End, Generation, Reason, Update};
 use crate::shared::Shared;
+use crate::stream::respond;
 use crate::submit::submit;
 use crate::usage::Usage;
 use axum::extract::{Request, State};
@@ -44,6 +45,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 use std::pin::pin;
 use std::sync::Arc;
+use stream::MessageEvents;
 
 pub(crate) use error::shape;
 
@@ -65,7 +67,7 @@ pub(crate) async fn create(
         answer: Answer::new(&shared, "msg_", "message", counts),
     };
     if asked.job.parameters.stream {
-        return Ok(stream::respond(generation, message));
+        return Ok(respond(vec![generation], MessageEvents::new(message)));
     }
     Ok(Json(message.whole(generation).await?).into_response())
 }
