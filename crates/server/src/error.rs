@@ -1,5 +1,6 @@
 //! What went wrong, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
 
+use crate::fields::quoted;
 use crate::params::Limits;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -82,6 +83,22 @@ impl ApiError {
         Self { code: Some("not_supported"), ..Self::new(StatusCode::NOT_FOUND, message) }
     }
 
+    /// 404 for a response that is not kept.
+    pub(crate) fn unknown_response(id: &str) -> Self {
+        let message = format!("There is no response {}: it was not stored, or had to make room.", quoted(id));
+        Self { code: Some("response_not_found"), ..Self::new(StatusCode::NOT_FOUND, message) }
+    }
+
+    /// 400 for a conversation that cannot be gone on with.
+    pub(crate) fn unknown_previous_response(id: &str) -> Self {
+        let message = format!(
+            "The response {} in 'previous_response_id', or one before it, is not here: it was not stored, was deleted, or \
+             had to make room. Send the conversation's items in 'input' instead.",
+            quoted(id)
+        );
+        Self { code: Some("previous_response_not_found"), ..Self::parameter("previous_response_id", message) }
+    }
+
     /// 405.
     pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
         let message = format!("{path} does not take {method}.");
@@ -138,6 +155,11 @@ impl ApiError {
     /// The error's name for programs, if it has one.
     pub(crate) fn code(&self) -> Option<&'static str> {
         self.code
+    }
+
+    /// Names another parameter, if it names one: what a request is read into may have other names than the request.
+    pub(crate) fn about(self, param: &str) -> Self {
+        Self { param: self.param.map(|_| param.into()), ..self }
     }
 
     /// The JSON that goes out.

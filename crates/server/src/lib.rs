@@ -1,15 +1,18 @@
 //! The HTTP server, compatible with OpenAI's API and Anthropic's.
 //!
 //! ```text
-//! connection ─► log ─► chat | completions | anthropic ─► body ─► params, messages, tools ─► conversation ─► submit ─► engine
-//!                           └──── stream (events) or one JSON ◄──── generate ◄──── text ◄───────────────────┘
-//!                                                                      └─► recorder ─► replay ─► conversation
+//! connection ─► log ─► endpoint ─► body ─► params, messages, tools ─► conversation ─► submit ─► engine
+//!                         └──── stream (events) or one JSON ◄──── generate ◄──── text ◄────────────┘
+//!                                                                    └─► recorder ─► replay ─► conversation
 //! ```
+//!
+//! where an endpoint is `chat`, `completions`, `responses` or `anthropic`, each of which reads and writes its own wire form.
 //!
 //! | path | |
 //! |---|---|
 //! | `POST /v1/chat/completions` | messages through the checkpoint's chat template |
 //! | `POST /v1/completions` | raw text or token ids |
+//! | `POST /v1/responses` | items, OpenAI's Responses API; `GET` and `DELETE /v1/responses/{id}`, `GET …/input_items` |
 //! | `POST /v1/messages`, `/v1/messages/count_tokens` | Anthropic's Messages; `anthropic` says what is particular |
 //! | `POST /tokenize`, `/detokenize`, `/apply-template` | what a prompt is; `tokens` has the shapes |
 //! | `/v1/embeddings` | 404 that says why |
@@ -70,6 +73,7 @@ mod recent;
 mod recorder;
 mod replay;
 mod reply;
+mod responses;
 mod router;
 mod shared;
 mod status;
@@ -115,6 +119,8 @@ pub struct Config {
     pub longest_context: Option<usize>,
     /// Bytes of replies that called tools, kept so that the next prompt holds what the model wrote; 0 keeps none.
     pub replay_bytes: usize,
+    /// Bytes of responses kept, so that a conversation can go on by `previous_response_id`; 0 keeps none.
+    pub response_bytes: usize,
     /// How long replies under way may go on once the shutdown begins.
     pub shutdown_grace: Duration,
     /// Bounds on clients that are slow.
@@ -124,7 +130,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Bodies up to 32 MiB, 64 MiB of replies kept, 30 seconds of grace, the other parts' defaults.
+    /// Bodies up to 32 MiB, 64 MiB each of replies and of responses kept, 30 seconds of grace, the other parts' defaults.
     #[must_use]
     pub fn new(model_name: impl Into<String>) -> Self {
         Self {
@@ -132,6 +138,7 @@ impl Config {
             body_limit: 32 << 20,
             longest_context: None,
             replay_bytes: 64 << 20,
+            response_bytes: 64 << 20,
             shutdown_grace: Duration::from_secs(30),
             timeouts: Timeouts::default(),
             defaults: Defaults::default(),

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::shared::Shared;
-use crate::{anthropic, chat, completions, embeddings, log, models, status, tokens};
+use crate::{anthropic, chat, completions, embeddings, log, models, responses, status, tokens};
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::from_fn;
@@ -16,6 +16,9 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
     let paths = Router::new()
         .route("/v1/chat/completions", post(chat::handle))
         .route("/v1/completions", post(completions::handle))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
         .route("/v1/messages", post(anthropic::create))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/embeddings", any(embeddings::refuse))
@@ -40,9 +43,10 @@ fn surround(paths: Router) -> Router {
 }
 
 /// What a client that is lost is told there is; the more particular of two that end alike first.
-const PATHS: [&str; 10] = [
+const PATHS: [&str; 11] = [
     "/v1/chat/completions",
     "/v1/completions",
+    "/v1/responses",
     "/v1/messages/count_tokens",
     "/v1/messages",
     "/v1/models",

@@ -3,6 +3,7 @@
 use crate::error::ApiError;
 use crate::params::Limits;
 use crate::replay::ReplayStore;
+use crate::responses::ResponseStore;
 use crate::{App, Config};
 use lily_chat::{ChatTemplate, Tokenizer, secret};
 use lily_engine::Engine;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) limits: Limits,
     pub(crate) replay: Arc<ReplayStore>,
+    pub(crate) responses: Arc<ResponseStore>,
     /// Set once the model has answered.
     pub(crate) ready: AtomicBool,
     /// Seconds since 1970 at the start.
@@ -53,6 +55,7 @@ impl Shared {
         };
         Self {
             replay: Arc::new(ReplayStore::new(config.replay_bytes)),
+            responses: Arc::new(ResponseStore::new(config.response_bytes)),
             engine,
             tokenizer,
             template,

@@ -198,7 +198,7 @@ fn a_path_that_is_not_there_leads_on() {
         let hint = meant.map(|meant| format!("Did you mean {meant}?"));
         assert_eq!(message.contains("Did you mean"), hint.is_some(), "{message}");
         assert!(hint.is_none_or(|hint| message.contains(&hint)), "{message}");
-        assert!(message.contains("/v1/chat/completions, /v1/completions, "), "{message}");
+        assert!(message.contains("/v1/chat/completions, /v1/completions, /v1/responses, "), "{message}");
     }
 }
 

@@ -10,6 +10,7 @@ mod gather;
 mod lifecycle;
 mod log;
 mod replay;
+mod responses;
 mod roles;
 mod scripted;
 mod serving;

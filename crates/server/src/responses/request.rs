@@ -1,0 +1,223 @@
+//! A request for a response: read, checked, made into the prompt's tokens.
+
+use crate::answer::Answer;
+use crate::body;
+use crate::conversation::Conversation;
+use crate::error::ApiError;
+use crate::fields::{self, Fields, quoted};
+use crate::generate::Counts;
+use crate::params::Parameters;
+use crate::responses::functions::{self, Functions};
+use crate::responses::items::Items;
+use crate::responses::output::{Output, ReasoningForm};
+use crate::responses::reply::{Keeping, ResponseReply};
+use crate::responses::store::Stored;
+use crate::responses::{object, response_id};
+use crate::shared::Shared;
+use crate::submit::Job;
+use crate::thinking::{effort_kwargs, template_kwargs};
+use crate::tools::Tools;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// Pairs that `metadata` may hold, and characters of a name and of a value, as OpenAI has them.
+const MOST_METADATA: (usize, usize, usize) = (16, 64, 512);
+
+/// From the body to what runs and what answers.
+pub(crate) fn read(bytes: &[u8], shared: &Shared, counts: Arc<Counts>) -> Result<(Job, ResponseReply), ApiError> {
+    let mut request = body::parse(bytes)?;
+    // The input can be megabytes: it is moved out, not copied.
+    let input = request.as_object_mut().and_then(|request| request.insert("input".into(), Value::Null));
+    let fields = Fields::of(&request, "")?;
+    refuse_what_is_not_there(&fields)?;
+    let mut parameters = Parameters::read(&fields, &shared.limits)?;
+    if let Some(most) = fields.integer("max_output_tokens", 1..=i64::MAX)? {
+        let room = shared.limits.max_context;
+        parameters.max_tokens = Some(usize::try_from(most).unwrap_or(room).min(room));
+    }
+    check_metadata(&fields)?;
+    let store = fields.boolean("store")?.unwrap_or(true);
+    let reasoning = fields.object("reasoning")?;
+    let form = reasoning_form(reasoning.as_ref())?;
+    let kwargs = kwargs(&fields, reasoning.as_ref())?;
+
+    let previous = fields.string("previous_response_id")?;
+    let earlier = match previous {
+        Some(id) => {
+            let conversation = shared.responses.conversation(id);
+            conversation.ok_or_else(|| ApiError::unknown_previous_response(id).quoting_prompt())?
+        }
+        None => Vec::new(),
+    };
+    let input = read_input(input, previous.is_some(), shared)?;
+    let (messages, tools, functions) = conversation(&fields, &earlier, &input)?;
+    // Whoever knows the id can read the conversation.
+    let number = shared.secret_id("");
+    let id = response_id(&number);
+    let object = object::begun(&fields, &id, &shared.config.model_name, &parameters, tools.parallel, store)?;
+
+    let conversation = Conversation { messages, tools, kwargs, id_prefix: "call_" };
+    let (prompt, reading) = conversation.into_prompt(shared).map_err(|error| error.about("input"))?;
+    let job = Job { prompts: vec![prompt], parameters, top_logprobs: None, reading };
+
+    let keeping = store.then(|| Keeping {
+        store: Arc::clone(&shared.responses),
+        input: object::with_ids(input, &number),
+        previous: previous.map(str::to_owned),
+    });
+    let output = Output::new(number, form, Arc::new(functions));
+    let answer = Answer::new(shared, "resp_", "response", counts);
+    Ok((job, ResponseReply::new(id, object, output, answer, keeping)))
+}
+
+/// The items of the input.
+fn read_input(input: Option<Value>, goes_on: bool, shared: &Shared) -> Result<Vec<Value>, ApiError> {
+    match input {
+        Some(Value::String(text)) => Ok(vec![object::user_message(text)]),
+        Some(Value::Array(items)) if items.is_empty() && !goes_on => {
+            Err(ApiError::parameter("input", "'input' is empty."))
+        }
+        Some(Value::Array(mut items)) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                follow_reference(item, index, shared)?;
+            }
+            Ok(items)
+        }
+        None | Some(Value::Null) if goes_on => Ok(Vec::new()),
+        None | Some(Value::Null) => Err(ApiError::parameter("input", "'input' is missing.")),
+        Some(other) => Err(fields::wrong_type("input", "a string or an array of items", &other)),
+    }
+}
+
+/// Puts the item of a kept response in the place of a reference to it.
+fn follow_reference(item: &mut Value, index: usize, shared: &Shared) -> Result<(), ApiError> {
+    let is_reference = match &item["type"] {
+        Value::Null => item.get("role").is_none() && item["id"].is_string(),
+        kind => kind == "item_reference",
+    };
+    if !is_reference {
+        return Ok(());
+    }
+    let path = format!("input[{index}].id");
+    let id = fields::string(&item["id"], &path)?;
+    let Some(found) = shared.responses.item(id) else {
+        let message = format!(
+            "'{path}' refers to {}, which no response that is kept has given. Send the item itself.",
+            quoted(id)
+        );
+        return Err(ApiError::parameter(path, message).quoting_prompt());
+    };
+    *item = found;
+    Ok(())
+}
+
+/// The messages and the tools: of the responses before, which are all right, and of the request.
+fn conversation(
+    fields: &Fields<'_>,
+    earlier: &[Arc<Stored>],
+    input: &[Value],
+) -> Result<(Vec<Value>, Tools, Functions), ApiError> {
+    let mut items = Items::new(fields.string("instructions")?);
+    for item in earlier.iter().flat_map(|stored| stored.input.iter().chain(stored.output())) {
+        items.take(item, "previous_response_id")?;
+    }
+    for (index, item) in input.iter().enumerate() {
+        items.take(item, &format!("input[{index}]"))?;
+    }
+    let (messages, more) = items.into_messages();
+    let (tools, functions) = functions::read(fields, &more)?;
+    Ok((messages, tools, functions))
+}
+
+/// 400 for what would change the answer and is not there.
+fn refuse_what_is_not_there(request: &Fields<'_>) -> Result<(), ApiError> {
+    let refuse = |name: &str, why: &str| Err(ApiError::parameter(name, format!("'{name}' {why}")));
+    if request.boolean("background")?.unwrap_or(false) {
+        return refuse("background", "is not supported: a response runs as long as its client waits for it.");
+    }
+    if request.value("conversation").is_some() {
+        return refuse("conversation", "is not supported; 'previous_response_id' goes on with a conversation.");
+    }
+    if request.value("prompt").is_some() {
+        return refuse("prompt", "is not supported: this server keeps no prompts. Send 'instructions' and 'input'.");
+    }
+    if request.integer("n", 1..=i64::MAX)?.is_some_and(|choices| choices > 1) {
+        return refuse("n", "may only be 1 here: a response is one reply.");
+    }
+    for (index, included) in request.array("include")?.unwrap_or_default().iter().enumerate() {
+        let path = format!("include[{index}]");
+        if fields::string(included, &path)? == "message.output_text.logprobs" {
+            return refuse(&path, "asks for log-probabilities, which only the chat endpoint gives.");
+        }
+    }
+    if request.integer("top_logprobs", 0..=20)?.is_some_and(|count| count > 0) {
+        return refuse("top_logprobs", "is not supported here; the chat endpoint gives log-probabilities.");
+    }
+    if let Some(word) = request.string("truncation")?
+        && !matches!(word, "auto" | "disabled")
+    {
+        let message = format!("'truncation' must be auto or disabled, not {}.", quoted(word));
+        return Err(ApiError::parameter("truncation", message).quoting_prompt());
+    }
+    let Some(text) = request.object("text")? else { return Ok(()) };
+    text.string("verbosity")?;
+    let Some(format) = text.object("format")? else { return Ok(()) };
+    match fields::string(format.required("type")?, &format.path("type"))? {
+        "text" => Ok(()),
+        kind => {
+            let message = format!("'text.format.type' is {}; only \"text\" is supported yet.", quoted(kind));
+            Err(ApiError::parameter("text.format.type", message).quoting_prompt())
+        }
+    }
+}
+
+fn check_metadata(request: &Fields<'_>) -> Result<(), ApiError> {
+    let Some(metadata) = request.object("metadata")? else { return Ok(()) };
+    let (pairs, name_length, value_length) = MOST_METADATA;
+    if metadata.entries().count() > pairs {
+        return Err(ApiError::parameter("metadata", format!("'metadata' holds more than {pairs} pairs.")));
+    }
+    for (name, value) in metadata.entries() {
+        // A name may be megabytes.
+        let path = metadata.path(&name.chars().take(name_length).collect::<String>());
+        let text = fields::string(value, &path).map_err(ApiError::quoting_prompt)?;
+        if name.chars().count() > name_length || text.chars().count() > value_length {
+            let message =
+                format!("'{path}': a name in 'metadata' may have {name_length} characters and a value {value_length}.");
+            return Err(ApiError::parameter(&path, message).quoting_prompt());
+        }
+    }
+    Ok(())
+}
+
+fn reasoning_form(reasoning: Option<&Fields<'_>>) -> Result<ReasoningForm, ApiError> {
+    let Some(reasoning) = reasoning else { return Ok(ReasoningForm::Content) };
+    // The second is the older name.
+    for name in ["summary", "generate_summary"] {
+        match reasoning.string(name)? {
+            None => {}
+            Some("auto" | "concise" | "detailed") => return Ok(ReasoningForm::Summary),
+            Some(other) => {
+                let path = reasoning.path(name);
+                let message = format!("'{path}' must be auto, concise or detailed, not {}.", quoted(other));
+                return Err(ApiError::parameter(path, message).quoting_prompt());
+            }
+        }
+    }
+    Ok(ReasoningForm::Content)
+}
+
+/// What the template gets. As everywhere, the most particular way to say a thing wins.
+fn kwargs(request: &Fields<'_>, reasoning: Option<&Fields<'_>>) -> Result<Map<String, Value>, ApiError> {
+    let mut kwargs = Map::new();
+    if let Some(reasoning) = reasoning {
+        kwargs = effort_kwargs(reasoning, "effort")?;
+        match reasoning.string("context")? {
+            Some("all_turns") => _ = kwargs.insert("preserve_thinking".into(), true.into()),
+            Some("current_turn") => _ = kwargs.insert("preserve_thinking".into(), false.into()),
+            _ => {}
+        }
+    }
+    kwargs.extend(template_kwargs(request)?);
+    Ok(kwargs)
+}
