@@ -77,10 +77,12 @@ fn is_high_surrogate(escape: &str) -> bool {
     escape.get(2..6).and_then(|hex| u16::from_str_radix(hex, 16).ok()).is_some_and(|unit| unit & 0xfc00 == 0xd800)
 }
 
-/// The input that a call's whole arguments hold. A model that has not kept to the one parameter has most likely only
-/// given it another name; failing that, the arguments are the input.
+/// The input that a call's arguments hold, or the beginning of it that those of a call that was cut hold. A model that has
+/// not kept to the one parameter has most likely only given it another name; failing that, the arguments are the input.
 pub(crate) fn whole_input(arguments: &str) -> String {
-    let Ok(Value::Object(map)) = serde_json::from_str(arguments) else { return arguments.to_owned() };
+    let Ok(Value::Object(map)) = serde_json::from_str(arguments) else {
+        return CustomInput::default().push(arguments);
+    };
     let mut texts = map.values().filter_map(Value::as_str);
     match (map.get(PARAMETER).and_then(Value::as_str), texts.next(), map.len()) {
         (Some(input), _, _) | (None, Some(input), 1) => input.to_owned(),
@@ -115,6 +117,13 @@ mod tests {
         for size in 1..40 {
             let escaped = r#"{"input":"\ud83e\udd94\u00e9\/ \u0041","more":"\"x"}"#;
             assert_eq!(run(escaped, size), ("🦔é/ A".to_owned(), String::new()), "by {size}");
+        }
+    }
+
+    #[test]
+    fn a_cut_input_is_what_there_is_of_it() {
+        for (arguments, input) in [("", ""), ("{\"inp", ""), (r#"{"input":"a\nb"#, "a\nb"), (r#"{"input":"a\"#, "a")] {
+            assert_eq!(run(arguments, 2), (input.to_owned(), String::new()), "{arguments}");
         }
     }
 

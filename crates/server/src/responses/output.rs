@@ -5,8 +5,8 @@
 //! output_item.added ─► …arguments.delta ─► …arguments.done ─► output_item.done                           a call
 //! ```
 //!
-//! Clients run a call as soon as its `output_item.done` comes. So that waits until it is known that the call was not
-//! cut: a cut one is never said to be done, and stands in the response as "incomplete".
+//! Clients run a call as soon as its `output_item.done` comes: a call that was cut is never said to be done, and stands in
+//! the response as "incomplete".
 
 use crate::generate::Reason;
 use crate::replay::Call;
@@ -46,7 +46,7 @@ pub(crate) struct Output {
 /// An item in the making.
 enum Open {
     Text(&'static TextItem, String),
-    Call { call: Call, function: Function, input: Option<CustomInput>, ended: bool },
+    Call { call: Call, function: Function, input: Option<CustomInput> },
 }
 
 /// The names of things for an item that is text.
@@ -193,14 +193,10 @@ impl Output {
                 let function = self.functions.of(&name);
                 let input = function.custom.then(CustomInput::default);
                 let call = Call { id, name, arguments: String::new() };
-                self.begin(Open::Call { call, function, input, ended: false }, &mut events);
+                self.begin(Open::Call { call, function, input }, &mut events);
             }
             ReplyEvent::CallArguments { json, .. } => self.arguments(&json, &mut events),
-            ReplyEvent::CallEnd { .. } => {
-                if let Some(Open::Call { ended, .. }) = &mut self.open {
-                    *ended = true;
-                }
-            }
+            ReplyEvent::CallEnd { .. } => self.close(true, &mut events),
         }
         events
     }
@@ -208,11 +204,9 @@ impl Output {
     /// Ends the output: what is open is complete or was cut.
     pub(crate) fn finish(&mut self, reason: Reason) -> Vec<Event> {
         let mut events = Vec::new();
-        let is_whole = match &self.open {
-            Some(Open::Call { ended, .. }) => *ended && reason == Reason::ToolCalls,
-            _ => reason != Reason::Length,
-        };
-        self.close(is_whole, &mut events);
+        // A call that was complete has been closed.
+        let is_call = matches!(&self.open, Some(Open::Call { .. }));
+        self.close(!is_call && reason != Reason::Length, &mut events);
         events
     }
 
@@ -411,12 +405,10 @@ mod tests {
     fn what_is_cut_is_incomplete_and_a_cut_call_is_never_done() {
         let (events, items) = run(ReasoningForm::Content, vec![Content("On and".into())], Reason::Length);
         assert_eq!((names(&events)[5], &items[0]["status"]), ("output_item.done", &json!("incomplete")));
-        // The end of the text closes a call that was cut.
         for reason in [Reason::Length, Reason::Stop] {
             let mut replies = call(0);
             replies.push(CallEnd { index: 0 });
             replies.extend(call(1));
-            replies.push(CallEnd { index: 1 });
             let (events, items) = run(ReasoningForm::Content, replies, reason);
             let done = events.iter().filter(|event| event.name == "response.output_item.done");
             assert_eq!(done.map(|event| &event.fields["item"]["id"]).collect::<Vec<_>>(), ["fc_7_0"]);
