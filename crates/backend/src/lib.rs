@@ -13,6 +13,7 @@ mod pausable;
 mod plan;
 mod random;
 mod sampling;
+mod token_set;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ pub use pausable::Pausable;
 pub use plan::MemoryPlan;
 pub use random::uniform;
 pub use sampling::{Adjustment, Draw, Penalty, Sample, Sampling, TokenLogprob, sample};
+pub use token_set::TokenSet;
 
 /// What a backend runs and on what, for reports and for the engine's limits.
 #[derive(Clone, Debug)]
@@ -78,7 +80,7 @@ pub enum Output {
     Nothing,
     /// The drawn token.
     Sample(Sample),
-    /// No token could be drawn because no logit in the vocabulary is finite. This sequence's state is broken and must be
+    /// No token could be drawn because no logit that may be chosen is finite. This sequence's state is broken and must be
     /// dropped; the others of the call are sound.
     NoFiniteLogit,
     /// Row-major `[tokens, logits]`.

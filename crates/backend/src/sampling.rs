@@ -1,12 +1,13 @@
 //! The draw of a token, and its reference implementation.
 //!
-//! Order, as the field has it: penalties and bias on the raw logits, temperature, top-k, top-p, min-p, one draw. The kept
-//! set is described by the last kept candidate in (logit descending, id ascending) order, and the draw walks the kept
+//! Order, as the field has it: the mask, penalties and bias on the raw logits, temperature, top-k, top-p, min-p, one draw. The
+//! kept set is described by the last kept candidate in (logit descending, id ascending) order, and the draw walks the kept
 //! ids in ascending order, so that a device needs a threshold and a prefix sum but no sort of the vocabulary.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
+use crate::TokenSet;
 use crate::random::uniform;
 
 /// How a token is chosen from the adjusted logits.
@@ -64,6 +65,8 @@ pub struct Draw<'a> {
     pub counter: u64,
     /// One a token at most.
     pub adjustments: &'a [Adjustment],
+    /// The only tokens that may be chosen; `None` if all may.
+    pub allowed: Option<&'a TokenSet>,
     /// How the next draw's adjustments follow from these and the token, so that a device may go on before anybody has seen it;
     /// `None` if they stay as they are.
     pub penalty: Option<Penalty>,
@@ -81,6 +84,7 @@ impl Draw<'_> {
             seed: 0,
             counter: 0,
             adjustments: &[],
+            allowed: None,
             penalty: None,
             top_logprobs: None,
         }
@@ -100,7 +104,7 @@ impl Draw<'_> {
 }
 
 /// A token and its log-probability under the model itself: log-softmax of the raw logits over the vocabulary, before
-/// adjustments and temperature.
+/// mask, adjustments and temperature.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenLogprob {
     /// The token.
@@ -120,16 +124,19 @@ pub struct Sample {
     pub top: Vec<TokenLogprob>,
 }
 
-/// The reference draw from one row of raw logits; `None` if no logit in the vocabulary is finite, which is the answer
+/// The reference draw from one row of raw logits; `None` if no logit that may be chosen is finite, which is the answer
 /// [`Output::NoFiniteLogit`](crate::Output::NoFiniteLogit).
 #[must_use]
 pub fn sample(logits: &[f32], draw: &Draw<'_>) -> Option<Sample> {
     let raw = &logits[..draw.vocabulary.min(logits.len())];
-    if !raw.iter().any(|logit| logit.is_finite()) {
-        return None;
-    }
     // A row of the 35B is a megabyte: it is copied only to be changed.
     let mut adjusted = Cow::Borrowed(raw);
+    if let Some(allowed) = draw.allowed {
+        mask(adjusted.to_mut(), allowed);
+    }
+    if !adjusted.iter().any(|logit| logit.is_finite()) {
+        return None;
+    }
     if !draw.adjustments.is_empty() {
         adjust(adjusted.to_mut(), draw.adjustments);
     }
@@ -143,6 +150,21 @@ pub fn sample(logits: &[f32], draw: &Draw<'_>) -> Option<Sample> {
     let logprob = |token: u32| raw[token as usize] - normaliser;
     let top = largest(raw, count).into_iter().map(|token| TokenLogprob { token, logprob: logprob(token) }).collect();
     Some(Sample { token, logprob: Some(logprob(token)), top })
+}
+
+/// Makes what is not allowed NaN, which nothing below ever chooses.
+fn mask(logits: &mut [f32], allowed: &TokenSet) {
+    let words = allowed.words().iter().copied().chain(std::iter::repeat(0));
+    for (logits, word) in logits.chunks_mut(32).zip(words) {
+        match word {
+            0 => logits.fill(f32::NAN),
+            u32::MAX => {}
+            _ => {
+                let bits = (0..32).map(|bit| word >> bit & 1 == 1);
+                logits.iter_mut().zip(bits).filter(|(_, allowed)| !allowed).for_each(|(logit, _)| *logit = f32::NAN);
+            }
+        }
+    }
 }
 
 fn adjust(logits: &mut [f32], adjustments: &[Adjustment]) {
@@ -247,6 +269,7 @@ fn log_sum_exp(logits: &[f32]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::{Adjustment, Draw, Sampling, sample};
+    use crate::TokenSet;
     use proptest::prelude::*;
 
     fn draw(sampling: Sampling) -> Draw<'static> {
@@ -345,7 +368,56 @@ mod tests {
         assert!((sample.top[0].logprob - (3.0 - normaliser)).abs() < 1e-6);
     }
 
+    #[test]
+    fn a_mask_leaves_its_tokens_and_the_logprobs_of_all() {
+        let logits = [3.0, 1.0, 2.0, 2.0];
+        let allowed: TokenSet = [1, 3].into_iter().collect();
+        let masked = Draw { allowed: Some(&allowed), top_logprobs: Some(1), ..draw(Sampling::GREEDY) };
+        let greedy = sample(&logits, &masked).expect("finite");
+        let free = sample(&logits, &Draw { top_logprobs: Some(4), ..draw(Sampling::GREEDY) }).expect("finite");
+        assert_eq!((greedy.token, greedy.top[0].token), (3, 0));
+        let own = free.top.iter().find(|top| top.token == 3).map(|top| top.logprob);
+        assert_eq!(greedy.logprob, own, "the mask is no part of the model");
+
+        let warm = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+        let seen = histogram(&logits, &Draw { allowed: Some(&allowed), ..draw(warm) }, 20_000);
+        let share = 1f64 / (1.0 + 1f64.exp());
+        assert!((seen[1] - share).abs() < 0.015, "{seen:?}");
+        assert_eq!(seen[0] + seen[2], 0.0);
+        // A bias cannot bring back what is not allowed.
+        let biased = [Adjustment { token: 0, repetition: 1.0, add: 100.0, add_once_drawn: 100.0 }];
+        assert_eq!(sample(&logits, &Draw { adjustments: &biased, ..masked }).expect("finite").token, 3);
+    }
+
+    #[test]
+    fn without_a_finite_logit_that_is_allowed_there_is_no_token() {
+        let allowed: TokenSet = [1].into_iter().collect();
+        for (logits, allowed) in [(&[0.0, f32::NAN][..], &allowed), (&[0.0], &allowed), (&[0.0], &TokenSet::default())]
+        {
+            assert_eq!(sample(logits, &Draw { allowed: Some(allowed), ..draw(Sampling::GREEDY) }), None);
+        }
+    }
+
     proptest! {
+        /// A draw under a mask is the draw from the allowed logits alone.
+        #[test]
+        fn a_masked_draw_is_a_draw_from_what_is_allowed(
+            logits in prop::collection::vec(-50f32..50.0, 1..400),
+            mask in prop::collection::vec(prop::bool::weighted(0.3), 400),
+            temperature in 0f32..3.0,
+            top_k in 0usize..50,
+            top_p in 0f32..=1.0,
+            min_p in 0f32..=1.0,
+            seed: u64,
+        ) {
+            let allowed: TokenSet = (0..400).filter(|&token| mask[token as usize]).collect();
+            let (ids, left): (Vec<u32>, Vec<f32>) =
+                (0..).zip(&logits).filter(|(id, _)| allowed.contains(*id)).map(|(id, logit)| (id, *logit)).unzip();
+            let alone = Draw { seed, ..draw(Sampling { temperature, top_k, top_p, min_p }) };
+            let masked = sample(&logits, &Draw { allowed: Some(&allowed), ..alone }).map(|sample| sample.token);
+            prop_assert_eq!(masked, sample(&left, &alone).map(|sample| ids[sample.token as usize]));
+        }
+
         /// Whatever the logits and parameters, the token is in the vocabulary, among the top k, and repeatable.
         #[test]
         fn any_draw_is_valid(

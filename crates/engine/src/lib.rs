@@ -14,6 +14,7 @@
 
 mod admission;
 mod cache;
+mod constraint;
 mod inbox;
 mod penalties;
 mod reply;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use lily_backend::{Backend, Description};
 
 pub use cache::{CacheOptions, CacheStats, DiskOptions};
+pub use constraint::Constraint;
 use inbox::Inbox;
 pub use reply::{Canceller, Event, FinishReason, Reply, Usage};
 pub use request::{Budget, Penalties, Request, SubmitError};

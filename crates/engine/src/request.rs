@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lily_backend::Sampling;
 
+use crate::constraint::Constraint;
 use crate::penalties::Adjustments;
 use crate::reply::Events;
 use crate::sequence::Job;
@@ -62,6 +63,8 @@ pub struct Request {
     pub top_logprobs: Option<usize>,
     /// Bounds the reply's first section.
     pub budget: Option<Budget>,
+    /// What the reply must follow.
+    pub constraint: Option<Box<dyn Constraint>>,
 }
 
 impl Request {
@@ -78,6 +81,7 @@ impl Request {
             stop_tokens: Vec::new(),
             top_logprobs: None,
             budget: None,
+            constraint: None,
         }
     }
 
@@ -133,6 +137,7 @@ impl Request {
             stop_tokens: self.stop_tokens,
             top_logprobs: self.top_logprobs,
             budget: self.budget,
+            constraint: self.constraint,
             events,
         }
     }

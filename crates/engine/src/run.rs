@@ -1,6 +1,5 @@
 //! The engine's thread.
 
-use std::any::Any;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
@@ -11,6 +10,7 @@ use lily_backend::{Backend, BackendError, Output, Segment};
 
 use crate::admission::Parked;
 use crate::cache::{Cache, Places};
+use crate::constraint::panic_message;
 use crate::inbox::{Alive, Inbox, Progress, Stage};
 use crate::reply::{Event, Events};
 use crate::scheduler::{Need, Plan, Scheduler};
@@ -253,9 +253,4 @@ pub(crate) fn guarded<T>(call: impl FnOnce() -> Result<T, BackendError>) -> Resu
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         Err(BackendError::Device(format!("the backend panicked: {}", panic_message(panic.as_ref()))))
     })
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

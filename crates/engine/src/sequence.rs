@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lily_backend::{Draw, Output, Sample, Sampling, Segment, Want};
 
+use crate::constraint::{self, Constraint};
 use crate::penalties::Adjustments;
 use crate::reply::{Event, Events, FinishReason, Usage};
 use crate::request::Budget;
@@ -21,6 +22,7 @@ pub(crate) struct Job {
     pub(crate) stop_tokens: Vec<u32>,
     pub(crate) top_logprobs: Option<usize>,
     pub(crate) budget: Option<Budget>,
+    pub(crate) constraint: Option<Box<dyn Constraint>>,
     pub(crate) events: Events,
 }
 
@@ -150,6 +152,7 @@ impl<S> Sequence<S> {
             counter: self.drawn.len() as u64,
             adjustments: job.adjustments.as_slice(),
             penalty: job.adjustments.penalty(),
+            allowed: job.constraint.as_ref().and_then(|constraint| constraint.allowed()),
             top_logprobs: job.top_logprobs,
         });
         let (tokens, want) = match self.drawn.last() {
@@ -165,14 +168,14 @@ impl<S> Sequence<S> {
     /// Takes in what came of a segment of `tokens`, in the step of this number; says whether that ends the reply.
     ///
     /// # Errors
-    /// If there is no token to go on with, or the output is not of the kind that was asked for.
+    /// If there is no token to go on with, the constraint gives up, or the output is not of the kind that was asked for.
     pub(crate) fn advance(&mut self, tokens: usize, output: Output, step: u64) -> Result<Option<FinishReason>, String> {
         if self.remaining() > 0 {
             self.prefilled(tokens, step);
         }
         match output {
             Output::Nothing if self.remaining() > 0 => Ok(None),
-            Output::Sample(sample) if self.remaining() == 0 => Ok(self.take(sample)),
+            Output::Sample(sample) if self.remaining() == 0 => self.take(sample),
             Output::NoFiniteLogit if self.remaining() == 0 => Err("the model gave no finite logit".into()),
             _ => Err("the backend gave an output of a kind that was not asked for".into()),
         }
@@ -187,15 +190,26 @@ impl<S> Sequence<S> {
         }
     }
 
-    fn take(&mut self, drawn: Sample) -> Option<FinishReason> {
+    fn take(&mut self, drawn: Sample) -> Result<Option<FinishReason>, String> {
         let sample = self.within_budget(drawn);
-        self.drawn.push(sample.token);
-        if self.job.stop_tokens.contains(&sample.token) {
-            return Some(FinishReason::Stop);
+        let Job { constraint, stop_tokens, adjustments, events, .. } = &mut self.job;
+        let token = sample.token;
+        if constraint.as_ref().and_then(|constraint| constraint.allowed()).is_some_and(|set| !set.contains(token)) {
+            return Err(format!("the backend drew token {token}, which the reply's constraint does not allow"));
         }
-        self.job.adjustments.record(sample.token);
-        self.job.events.send(Event::Token(sample));
-        (self.drawn.len() == self.limit).then_some(FinishReason::Length)
+        self.drawn.push(token);
+        if stop_tokens.contains(&token) {
+            return Ok(Some(FinishReason::Stop));
+        }
+        adjustments.record(token);
+        events.send(Event::Token(sample));
+        if self.drawn.len() == self.limit {
+            return Ok(Some(FinishReason::Length));
+        }
+        match constraint {
+            Some(constraint) => constraint::accept(constraint.as_mut(), token).map(|()| None),
+            None => Ok(None),
+        }
     }
 
     /// What was drawn or, if a section has used up its budget, what ends it.

@@ -58,7 +58,7 @@ impl Drawing {
 
     fn with(self, adjustments: &[Adjustment]) -> Draw<'_> {
         let Self { vocabulary, sampling, seed, counter, penalty, top_logprobs } = self;
-        Draw { vocabulary, sampling, seed, counter, adjustments, penalty, top_logprobs }
+        Draw { vocabulary, sampling, seed, counter, adjustments, allowed: None, penalty, top_logprobs }
     }
 }
 

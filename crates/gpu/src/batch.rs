@@ -134,9 +134,10 @@ impl Picks {
     }
 }
 
-/// Whether the device can make a draw: it reports the log-probability of the drawn token and of no other.
+/// Whether the device can make a draw: it reports the log-probability of the drawn token and of no other, and no mask is
+/// written for it.
 pub(crate) fn on_device(draw: &Draw<'_>) -> bool {
-    draw.top_logprobs.is_none_or(|count| count == 0)
+    draw.top_logprobs.is_none_or(|count| count == 0) && draw.allowed.is_none()
 }
 
 /// Rows of a few-row plan for so many: a power of two up to 8.

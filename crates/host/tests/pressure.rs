@@ -119,7 +119,16 @@ fn tokens(first: u32, count: u32) -> Vec<u32> {
 /// Appends tokens and gives the greedy choice after the last.
 fn next(backend: &mut GpuBackend<Frail>, state: &mut State, tokens: &[u32], counter: u64) -> Result<u32, BackendError> {
     let (sampling, adjustments) = (Sampling::GREEDY, &[][..]);
-    let draw = Draw { vocabulary: 6113, sampling, seed: 0, counter, adjustments, penalty: None, top_logprobs: None };
+    let draw = Draw {
+        vocabulary: 6113,
+        sampling,
+        seed: 0,
+        counter,
+        adjustments,
+        allowed: None,
+        penalty: None,
+        top_logprobs: None,
+    };
     let outputs = backend.forward(&mut [Segment { state, tokens, want: Want::Sample(draw) }])?;
     match outputs[..] {
         [Output::Sample(ref sample)] => Ok(sample.token),

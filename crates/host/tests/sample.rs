@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Argument, QWEN, Random, Shape, TINY, full_size, launch};
-use lily_backend::{Adjustment, Draw, Penalty, Sampling, sample};
+use lily_backend::{Adjustment, Draw, Penalty, Sampling, TokenSet, sample};
 
 const NONE: u32 = u32::MAX;
 const BLOCK: usize = 1024;
@@ -31,26 +31,25 @@ impl Case {
         Self { logits, vocabulary, sampling, seed: 1, counter: 0, adjustments: Vec::new(), unseen: None, mask: None }
     }
 
-    /// What the reference draws. A mask it does not know: what is masked out is NaN for the draw and there for the
-    /// log-probability.
+    /// What the reference draws.
     fn expected(&self) -> Option<(u32, f32)> {
+        let mask = self.mask.as_ref();
+        let allowed: Option<TokenSet> =
+            mask.map(|mask| (0..).zip(mask).filter(|&(_, &allowed)| allowed).map(|(token, _)| token).collect());
         let before = Draw {
             vocabulary: self.vocabulary,
             sampling: self.sampling,
             seed: self.seed,
             counter: self.counter,
             adjustments: &self.adjustments,
+            allowed: allowed.as_ref(),
             penalty: self.unseen.map(|(_, penalty)| penalty),
-            top_logprobs: Some(self.vocabulary),
+            top_logprobs: Some(0),
         };
         let seen = self.unseen.map(|(token, _)| before.adjustments_once_drawn(token));
         let draw = Draw { adjustments: seen.as_ref().unwrap_or(&self.adjustments), ..before };
-        let all = sample(&self.logits, &draw)?;
-        let Some(mask) = &self.mask else { return Some((all.token, all.logprob?)) };
-        let masked: Vec<f32> =
-            self.logits.iter().zip(mask).map(|(&logit, &allowed)| if allowed { logit } else { f32::NAN }).collect();
-        let token = sample(&masked, &draw)?.token;
-        Some((token, all.top.iter().find(|top| top.token == token)?.logprob))
+        let sample = sample(&self.logits, &draw)?;
+        Some((sample.token, sample.logprob?))
     }
 }
 

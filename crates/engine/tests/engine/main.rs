@@ -1,6 +1,7 @@
 //! The engine over a scripted backend: deterministic, without a model, and every call is on record.
 
 mod cancel;
+mod constraint;
 mod disk;
 mod failures;
 mod interleaving;

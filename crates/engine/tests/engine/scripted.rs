@@ -446,6 +446,7 @@ pub(crate) fn expected(request: &Request) -> (Vec<Sample>, FinishReason) {
     let Penalties { presence, frequency, repetition } = request.penalties;
     let mut hash = request.prompt.iter().fold(0, |hash, &token| mix(hash, token));
     let mut samples: Vec<Sample> = Vec::new();
+    let mut constraint = request.constraint.clone();
     loop {
         let mut counts: HashMap<u32, usize> = HashMap::new();
         samples.iter().for_each(|sample| *counts.entry(sample.token).or_default() += 1);
@@ -467,6 +468,7 @@ pub(crate) fn expected(request: &Request) -> (Vec<Sample>, FinishReason) {
             counter: samples.len() as u64,
             adjustments: &adjustments,
             penalty: None,
+            allowed: constraint.as_ref().and_then(|constraint| constraint.allowed()),
             top_logprobs: request.top_logprobs,
         };
         let mut next = sample(&logits(hash), &draw).expect("finite");
@@ -479,6 +481,9 @@ pub(crate) fn expected(request: &Request) -> (Vec<Sample>, FinishReason) {
         }
         if request.stop_tokens.contains(&next.token) {
             return (samples, FinishReason::Stop);
+        }
+        if let Some(constraint) = &mut constraint {
+            constraint.accept(next.token).expect("an allowed token");
         }
         hash = mix(hash, next.token);
         samples.push(next);
