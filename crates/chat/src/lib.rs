@@ -4,9 +4,11 @@
 //! Towards the model: [`ChatTemplate`] renders messages with the checkpoint's own Jinja template, [`Tokenizer`] turns
 //! the prompt into ids, and [`Guard`] keeps what stands in messages from being taken for control tokens. Back from it: [`Detokenizer`] gives complete characters, [`StopStrings`] ends the text at the
 //! caller's stop strings, [`ReplyParser`] tells reasoning, content and tool calls apart. The last three work on a
-//! stream, and the way a text is cut into pushes never changes what comes out.
+//! stream, and the way a text is cut into pushes never changes what comes out. [`Grammars`] says which tokens a reply may go on
+//! with where it must be JSON of a schema, or a call.
 
 mod detokenizer;
+mod grammar;
 mod guard;
 mod json;
 mod late_system;
@@ -23,6 +25,7 @@ mod tokenizer;
 mod tools;
 
 pub use detokenizer::Detokenizer;
+pub use grammar::{ForcedCalls, Format, GrammarError, Grammars, ReplyGrammar};
 pub use guard::Guard;
 pub use reasoning::{Piece, ReasoningSplitter, begins_in_reasoning};
 pub use reply::ReplyParser;

@@ -192,6 +192,23 @@ impl Tokenizer {
         breaks
     }
 
+    /// The ids whose bytes joined are `text`: as [`Self::encode`], but the text is not normalised, and what looks like a
+    /// control token in it is text.
+    pub(crate) fn encode_exactly(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids = Vec::new();
+        let mut at = 0;
+        for found in self.finder.find_iter(text) {
+            let id = self.added[found.pattern().as_usize()].id;
+            if !self.is_special(id) {
+                self.encode_words(&text[at..found.start()], &mut ids)?;
+                ids.push(id);
+                at = found.end();
+            }
+        }
+        self.encode_words(&text[at..], &mut ids)?;
+        Ok(ids)
+    }
+
     fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let normalized: String;
         // By the library that normalised the training text: it has its own version of Unicode, in which newer marks are not
@@ -204,6 +221,10 @@ impl Tokenizer {
         } else {
             text
         };
+        self.encode_words(text, ids)
+    }
+
+    fn encode_words(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         let mut spelled = String::new();
         // Long words are not in the model's own cache, but where they occur they tend to repeat: a run of one character.
         let (mut last, mut last_ids) = ("", 0);

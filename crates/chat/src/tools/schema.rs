@@ -55,7 +55,7 @@ impl ToolSet {
 pub(crate) struct Kinds(u8);
 
 impl Kinds {
-    const NONE: Self = Self(0);
+    pub(crate) const NONE: Self = Self(0);
     pub(crate) const STRING: Self = Self(1);
     pub(crate) const INTEGER: Self = Self(2);
     /// Any number.
@@ -75,11 +75,26 @@ impl Kinds {
         Self(self.0 | kinds.0)
     }
 
-    fn and(self, kinds: Self) -> Self {
+    pub(crate) fn and(self, kinds: Self) -> Self {
         Self(self.0 & kinds.0)
     }
 
-    fn named(name: &str) -> Self {
+    /// The names of the types in it.
+    pub(crate) fn names(self) -> Vec<&'static str> {
+        const NAMES: [(Kinds, &str); 6] = [
+            (Kinds::STRING, "string"),
+            (Kinds::INTEGER, "integer"),
+            (Kinds::BOOLEAN, "boolean"),
+            (Kinds::NULL, "null"),
+            (Kinds::ARRAY, "array"),
+            (Kinds::OBJECT, "object"),
+        ];
+        let number = self.has(Self::NUMBER).then_some("number");
+        let others = NAMES.iter().filter(|(kind, _)| self.has(*kind)).map(|(_, name)| *name);
+        number.into_iter().chain(others.filter(|name| number.is_none() || *name != "integer")).collect()
+    }
+
+    pub(crate) fn named(name: &str) -> Self {
         // Those that JSON schema has, in any case, and what programming languages call them.
         match name.to_ascii_lowercase().as_str() {
             "string" | "str" | "text" => Self::STRING,
@@ -94,7 +109,7 @@ impl Kinds {
         }
     }
 
-    fn of(value: &Value) -> Self {
+    pub(crate) fn of(value: &Value) -> Self {
         match value {
             Value::Null => Self::NULL,
             Value::Bool(_) => Self::BOOLEAN,

@@ -1,0 +1,200 @@
+//! The grammar of replies that call tools, in the model's markup.
+//!
+//! A string stands in it as it is, up to the next closing tag, so that of its schema only the listed values are held to;
+//! anything else is JSON of its schema. Parameters come in their declared order, those that are not required may be left out.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::lark_string;
+use super::nesting::check_schema;
+use super::schema::{OPTIONS, options, target};
+use crate::ToolSet;
+use crate::tools::{Expected, Kinds};
+
+/// Rules that every such grammar has: a text up to its closing tag, and a parameter that was not declared.
+const COMMON: &str = r#"
+text[lazy]: /(?s:.*)<\/parameter>/
+other: /<parameter=[^<>\n]+>\n/ text "\n"
+"#;
+/// References that are followed one after the other.
+const LONGEST_CHAIN: usize = 32;
+
+/// Calls that a reply must make.
+#[derive(Clone, Debug)]
+pub struct ForcedCalls<'t> {
+    /// As OpenAI's chat format has them: `{"type": "function", "function": {"name", "parameters"}}`.
+    pub definitions: &'t [Value],
+    /// The only function that may be called, if not any.
+    pub function: Option<&'t str>,
+    /// Whether there may be more than one call.
+    pub parallel: bool,
+}
+
+impl ForcedCalls<'_> {
+    /// The grammar, in Lark. Without `strict` any JSON of its type will do for a parameter.
+    pub(super) fn grammar(&self, strict: bool) -> String {
+        let tools = ToolSet::new(self.definitions);
+        let mut grammar = String::from(COMMON);
+        let mut calls = Vec::new();
+        for (index, function) in self.definitions.iter().filter_map(|tool| tool.get("function")).enumerate() {
+            let Some(name) = function.get("name").and_then(Value::as_str) else { continue };
+            if self.function.is_some_and(|only| only != name) {
+                continue;
+            }
+            let rule = format!("f{index}");
+            let parameters = Parameters::of(function.get("parameters").unwrap_or(&Value::Null));
+            let body = parameters.body(&rule, |key| tools.expected(name, key), strict, &mut grammar);
+            rule_of(&mut grammar, &rule, &format!("{} {body}", lark_string(&format!("{name}>\n"))));
+            calls.push(rule);
+        }
+        rule_of(&mut grammar, "function", &calls.join(" | "));
+        let (open, close) = (lark_string("<tool_call>\n<function="), lark_string("</function>\n</tool_call>"));
+        rule_of(&mut grammar, "call", &format!("{open} function {close}"));
+        rule_of(&mut grammar, "start", if self.parallel { r#"call ("\n" call)*"# } else { "call" });
+        grammar
+    }
+}
+
+fn rule_of(grammar: &mut String, name: &str, body: &str) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(grammar, "{name}: {body}");
+}
+
+/// A function's parameters, as far as their schema says which there are.
+struct Parameters<'s> {
+    root: &'s Value,
+    declared: Option<&'s Map<String, Value>>,
+    required: Vec<&'s str>,
+    /// Whether there may be others.
+    others: bool,
+}
+
+impl<'s> Parameters<'s> {
+    fn of(root: &'s Value) -> Self {
+        let mut object = root;
+        for _ in 0..LONGEST_CHAIN {
+            match object.get("$ref").and_then(Value::as_str).and_then(|reference| target(root, reference)) {
+                Some(next) => object = next,
+                None => break,
+            }
+        }
+        let declared = object.get("properties").and_then(Value::as_object);
+        let required = object.get("required").and_then(Value::as_array).into_iter().flatten();
+        let composed = ["allOf", "anyOf", "oneOf", "$ref"].iter().any(|name| object.get(name).is_some());
+        let others = match object.get("additionalProperties") {
+            Some(Value::Bool(allowed)) => *allowed,
+            Some(_) => true,
+            // A function of which nothing is said takes nothing; an object of which nothing is said may hold anything.
+            None => composed || declared.is_none() && object.is_object(),
+        };
+        Self { root, declared, required: required.filter_map(Value::as_str).collect(), others }
+    }
+
+    /// What stands between the name and the end of the function; writes the rules that it needs.
+    fn body(&self, function: &str, expected: impl Fn(&str) -> Expected, strict: bool, grammar: &mut String) -> String {
+        let mut body = String::new();
+        for (index, (key, schema)) in self.declared.into_iter().flatten().enumerate() {
+            // Such a key cannot be written in the markup.
+            if key.is_empty() || key.contains(['<', '>', '\n', '\r']) {
+                continue;
+            }
+            let rule = format!("{function}_{index}");
+            let value = value(&expected(key), strict.then(|| self.alone(schema)).flatten());
+            rule_of(grammar, &rule, &format!("{} {value}", lark_string(&format!("<parameter={key}>\n"))));
+            let optional = if self.required.contains(&key.as_str()) { "" } else { "?" };
+            let _ = write!(body, "{rule}{optional} ");
+        }
+        if self.others {
+            body.push_str("other*");
+        }
+        body
+    }
+
+    /// A parameter's schema with what it may refer to; `None` if it is beyond what can be followed.
+    fn alone(&self, schema: &Value) -> Option<Value> {
+        let mut alone = schema.as_object()?.clone();
+        for name in ["$defs", "definitions"] {
+            if let Some(definitions) = self.root.get(name) {
+                alone.entry(name).or_insert_with(|| definitions.clone());
+            }
+        }
+        alone.insert(OPTIONS.into(), options(true));
+        let alone = Value::Object(alone);
+        check_schema(&alone).ok().map(|()| alone)
+    }
+}
+
+/// A value and its closing tag.
+fn value(expected: &Expected, schema: Option<Value>) -> String {
+    let close = lark_string("\n</parameter>\n");
+    let Expected { kinds, choices } = expected;
+    if !choices.is_empty() {
+        let written = |choice: &Value| match choice {
+            Value::String(text) => lark_string(text),
+            other => lark_string(&other.to_string()),
+        };
+        let choices: Vec<String> = choices.iter().map(written).collect();
+        return format!("({}) {close}", choices.join(" | "));
+    }
+    if kinds.has(Kinds::STRING) {
+        return "text \"\\n\"".into();
+    }
+    let schema = schema.unwrap_or_else(|| {
+        let mut any = json!({"type": kinds.names()});
+        any[OPTIONS] = options(true);
+        any
+    });
+    format!("%json {schema} {close}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::ForcedCalls;
+
+    fn grammar(parameters: Value) -> String {
+        let definitions = [json!({"type": "function", "function": {"name": "f", "parameters": parameters}})];
+        ForcedCalls { definitions: &definitions, function: None, parallel: false }.grammar(true)
+    }
+
+    fn rule(grammar: &str, name: &str) -> String {
+        let line = grammar.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        line.unwrap_or_else(|| panic!("no {name}: {grammar}")).trim_end().to_owned()
+    }
+
+    #[test]
+    fn a_parameter_is_a_text_a_choice_or_json() {
+        let grammar = grammar(json!({"type": "object", "required": ["city", "days"], "properties": {
+            "city": {"type": "string", "maxLength": 3}, "unit": {"enum": ["C", "F", null]}, "days": {"$ref": "#/$defs/N"},
+            "a>b": {"type": "string"}}, "$defs": {"N": {"type": "integer"}}}));
+        assert_eq!(rule(&grammar, "f0"), r#""f>\n" f0_0 f0_1? f0_2"#);
+        assert_eq!(rule(&grammar, "f0_0"), r#""<parameter=city>\n" text "\n""#);
+        assert_eq!(rule(&grammar, "f0_1"), r#""<parameter=unit>\n" ("C" | "F" | "null") "\n</parameter>\n""#);
+        let days = rule(&grammar, "f0_2");
+        assert!(days.contains(r##"%json {"$ref":"#/$defs/N""##) && days.contains(r#""lenient":true"#), "{days}");
+        assert_eq!(rule(&grammar, "start"), "call");
+    }
+
+    #[test]
+    fn parameters_that_are_not_declared() {
+        for (parameters, body) in [
+            (Value::Null, ""),
+            (json!({"type": "object", "properties": {}}), ""),
+            (json!({"type": "object"}), "other*"),
+            (json!({}), "other*"),
+            (json!({"additionalProperties": false}), ""),
+            (json!({"properties": {"a": {}}, "additionalProperties": {"type": "string"}}), "f0_0? other*"),
+            (json!({"anyOf": [{"properties": {"a": {}}}]}), "other*"),
+            (json!({"$ref": "#/$defs/P", "$defs": {"P": {"properties": {"a": {}}, "required": ["a"]}}}), "f0_0"),
+        ] {
+            assert_eq!(
+                rule(&grammar(parameters.clone()), "f0"),
+                format!(r#""f>\n" {body}"#).trim_end(),
+                "{parameters}"
+            );
+        }
+    }
+}

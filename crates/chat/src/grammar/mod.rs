@@ -1,0 +1,181 @@
+//! Replies that follow a grammar: JSON of a schema, a text of a regular expression, a call of a tool.
+//!
+//! [`Grammars`] has the vocabulary as a tree of bytes, so that a token counts by the bytes it is made of: one that ends a
+//! word and begins the next is as good as two. Of what a client asks for it makes a [`ReplyGrammar`], which says token by
+//! token what may come next. The grammars themselves are llguidance's.
+
+mod calls;
+mod nesting;
+mod one_of;
+mod reply;
+mod schema;
+mod thinking;
+mod vocabulary;
+
+use std::sync::Arc;
+use std::thread;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{InferenceCapabilities, TokEnv};
+use llguidance::{Matcher, ParserFactory, regex_to_lark};
+use serde_json::{Value, json};
+
+pub use calls::ForcedCalls;
+pub use reply::ReplyGrammar;
+
+use crate::Tokenizer;
+use thinking::Thinking;
+use vocabulary::Vocabulary;
+
+/// Lexer states that one grammar may make, each of one or two kilobytes.
+const MOST_LEXER_STATES: usize = 100_000;
+/// The stack of a thread that compiles a grammar, of which mostly very little is touched. The compilers recurse, as deep as
+/// [`nesting`] lets a grammar be.
+const STACK: usize = 256 << 20;
+/// Characters of a reason that a client is told.
+const LONGEST_REASON: usize = 1000;
+
+/// What the content of a reply is to be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Format {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that this schema allows; see [`Grammars::answer`].
+    JsonSchema(Value),
+    /// A text that this regular expression matches as a whole, in the syntax of Rust's `regex` crate without look-around.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A text of this grammar, in llguidance's dialect of Lark, from the rule `start`.
+    Lark(String),
+}
+
+/// Why there is no grammar, or no way on in one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// What was asked for cannot be had; this is why.
+    #[error("{0}")]
+    Refused(String),
+    /// A fault of ours.
+    #[error("the grammar failed: {0}")]
+    Failed(String),
+}
+
+/// Makes grammars over one vocabulary.
+pub struct Grammars {
+    factory: ParserFactory,
+    tokenizer: Arc<Tokenizer>,
+    thinking: Arc<Thinking>,
+}
+
+impl std::fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Grammars").finish_non_exhaustive()
+    }
+}
+
+impl Grammars {
+    /// Over a tokenizer's vocabulary; `stop_tokens` end replies. It takes about a second for a vocabulary of 248,000.
+    ///
+    /// # Errors
+    /// [`GrammarError::Failed`] if there is no stop token, or the vocabulary is not as it should be.
+    pub fn new(tokenizer: Arc<Tokenizer>, stop_tokens: &[u32]) -> Result<Self, GrammarError> {
+        let thinking = Arc::new(Thinking::new(Arc::clone(&tokenizer), stop_tokens)?);
+        let vocabulary: TokEnv = Arc::new(Vocabulary::new(Arc::clone(&tokenizer), stop_tokens)?);
+        let slices = vocabulary::slices();
+        let mut factory = ParserFactory::new(&vocabulary, InferenceCapabilities::default(), &slices).map_err(failed)?;
+        factory.quiet();
+        let limits = factory.limits_mut();
+        limits.max_lexer_states = MOST_LEXER_STATES;
+        limits.verbose_errors = false;
+        Ok(Self { factory, tokenizer, thinking })
+    }
+
+    /// The grammar of a reply whose content is of a format. It binds once the reasoning has ended, if the reply
+    /// `begins_in_reasoning`; until then only the end of the reply is not allowed. If the reply `may_call` tools, it may
+    /// begin with a call instead, which is free.
+    ///
+    /// Schemas are read as JSON Schema has them, with properties in their declared order and formats checked where they
+    /// are known. Keywords that cannot be followed are refused; so is `oneOf` where a value may be of two of its schemas.
+    ///
+    /// # Errors
+    /// [`GrammarError::Refused`] if there is no such reply, or the format cannot be understood.
+    pub fn answer(
+        &self,
+        format: &Format,
+        begins_in_reasoning: bool,
+        may_call: bool,
+    ) -> Result<ReplyGrammar, GrammarError> {
+        let matcher = on_deep_stack(|| self.matcher(grammar_of(format)?))?;
+        ReplyGrammar::new(matcher, &self.thinking, begins_in_reasoning, may_call)
+    }
+
+    /// The grammar of a reply that calls tools. Its beginning, `primed`, is in the prompt already.
+    ///
+    /// # Errors
+    /// [`GrammarError::Failed`]: what of the tools' schemas cannot be followed is left out.
+    pub fn calls(&self, calls: &ForcedCalls<'_>, primed: &str) -> Result<ReplyGrammar, GrammarError> {
+        let compile = || {
+            let strict = self.matcher(TopLevelGrammar::from_lark(calls.grammar(true)));
+            strict.or_else(|_| self.matcher(TopLevelGrammar::from_lark(calls.grammar(false))))
+        };
+        let mut matcher = on_deep_stack(compile).map_err(failed)?;
+        let primed = self.tokenizer.encode_exactly(primed).map_err(failed)?;
+        matcher.consume_tokens(&primed).map_err(failed)?;
+        ReplyGrammar::new(matcher, &self.thinking, false, false)
+    }
+
+    fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher, GrammarError> {
+        let parser = self.factory.create_parser(grammar).map_err(|error| refused(format!("{error:#}")))?;
+        Ok(Matcher::new(Ok(parser)))
+    }
+}
+
+fn grammar_of(format: &Format) -> Result<TopLevelGrammar, GrammarError> {
+    Ok(match format {
+        Format::JsonObject => TopLevelGrammar::from_json_schema(schema::prepare(&json!({"type": "object"}))?),
+        Format::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
+        Format::Regex(regex) if regex.is_empty() => return Err(refused("the expression is empty")),
+        // A digit is one of ten, as in JSON Schema; letters are those of all scripts.
+        Format::Regex(regex) => TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(regex, "d"))),
+        Format::Choice(choices) if choices.is_empty() => return Err(refused("there is nothing to choose from")),
+        Format::Choice(choices) => {
+            let choices: Vec<String> = choices.iter().map(|choice| lark_string(choice)).collect();
+            TopLevelGrammar::from_lark(format!("start: {}", choices.join(" | ")))
+        }
+        Format::Lark(grammar) => {
+            nesting::check_lark(grammar)?;
+            TopLevelGrammar::from_lark(grammar.clone())
+        }
+    })
+}
+
+/// A text as a string of a Lark grammar.
+fn lark_string(text: &str) -> String {
+    // JSON's, but for one character that JSON does not escape.
+    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
+}
+
+/// Runs `work` on a thread with room for deep recursion.
+fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send) -> Result<T, GrammarError> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("lily-grammar".into()).stack_size(STACK).spawn_scoped(scope, work);
+        thread.map_err(failed)?.join().unwrap_or_else(|_| Err(GrammarError::Failed("a compiler panicked".into())))
+    })
+}
+
+/// The reason without what only the maintainers of llguidance could use, and not longer than anybody reads.
+fn refused(reason: impl Into<String>) -> GrammarError {
+    let reason = reason.into();
+    let mut told = reason.split("\n<").next().unwrap_or_default().trim_end().to_owned();
+    if let Some((end, _)) = told.char_indices().nth(LONGEST_REASON) {
+        told.truncate(end);
+        told.push('…');
+    }
+    GrammarError::Refused(told)
+}
+
+fn failed(error: impl std::fmt::Display) -> GrammarError {
+    let reason = error.to_string();
+    GrammarError::Failed(reason.split("\n<").next().unwrap_or_default().to_owned())
+}

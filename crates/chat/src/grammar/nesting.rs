@@ -1,0 +1,83 @@
+//! Bounds on how deep schemas and grammars refer to each other: their compilers recurse, and a stack that is full cannot be
+//! told to a client.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use super::{GrammarError, refused};
+
+/// Levels of a schema, from its root through everything nested and referred to.
+const DEEPEST_SCHEMA: usize = 400;
+/// Bytes of a Lark grammar.
+const LONGEST_LARK: usize = 256 << 10;
+/// Rules of a Lark grammar, each of which may lead to the next; schemas in it count by their references.
+const MOST_RULES: usize = 5000;
+
+/// Refuses a schema that is nested too deep, counting a reference's target as nested where it is first referred to, as
+/// compilers go.
+pub(super) fn check_schema(root: &Value) -> Result<(), GrammarError> {
+    let mut seen = HashSet::new();
+    if fits(root, root, 0, &mut seen) {
+        return Ok(());
+    }
+    Err(refused(format!("the schema is nested over {DEEPEST_SCHEMA} levels deep, counting what it refers to")))
+}
+
+fn fits<'s>(value: &'s Value, root: &'s Value, depth: usize, seen: &mut HashSet<&'s str>) -> bool {
+    if depth > DEEPEST_SCHEMA {
+        return false;
+    }
+    match value {
+        Value::Object(map) => {
+            let target = map.get("$ref").and_then(Value::as_str).filter(|&reference| seen.insert(reference));
+            target
+                .and_then(|reference| super::schema::target(root, reference))
+                .is_none_or(|target| fits(target, root, depth + 1, seen))
+                && map.values().all(|value| fits(value, root, depth + 1, seen))
+        }
+        Value::Array(items) => items.iter().all(|item| fits(item, root, depth + 1, seen)),
+        _ => true,
+    }
+}
+
+/// Refuses a Lark grammar that could be nested too deep. Its brackets are bounded by its compiler.
+pub(super) fn check_lark(grammar: &str) -> Result<(), GrammarError> {
+    if grammar.len() > LONGEST_LARK {
+        return Err(refused(format!("the grammar has {} bytes; at most {LONGEST_LARK} are taken", grammar.len())));
+    }
+    if grammar.contains("::=") {
+        return Err(refused(
+            "this is GBNF or another EBNF; grammars are taken in Lark's syntax, as llguidance reads it",
+        ));
+    }
+    // Every rule has a colon, and every reference of a schema two.
+    let rules = grammar.matches(':').count();
+    if rules > MOST_RULES {
+        return Err(refused(format!(
+            "the grammar has {rules} colons, so up to as many rules; at most {MOST_RULES} are taken"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::check_schema;
+
+    #[test]
+    fn a_chain_of_references_is_as_deep_as_it_is_long() {
+        let chain = |length: usize| {
+            let link = |index: usize| (format!("d{index}"), json!({"$ref": format!("#/$defs/d{}", index + 1)}));
+            let mut links: serde_json::Map<String, Value> = (0..length).map(link).collect();
+            links.insert(format!("d{length}"), json!({"type": "string"}));
+            json!({"$defs": links, "$ref": "#/$defs/d0"})
+        };
+        check_schema(&chain(300)).expect("deep enough for anybody");
+        check_schema(&chain(500)).expect_err("too deep");
+        let circle = json!({"type": "object", "properties": {"next": {"$ref": "#"}, "more": {"$ref": "#/properties"}}});
+        check_schema(&circle).expect("a circle is looked at once");
+    }
+}

@@ -1,0 +1,255 @@
+//! A client's schema made ready for llguidance's compiler, which refuses what it cannot follow: what JSON Schema says means
+//! nothing is taken out first, and what no reply could ever satisfy is refused here.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use super::nesting::check_schema;
+use super::one_of;
+use super::{GrammarError, refused};
+
+/// Formats that are checked. To JSON Schema any other is a note.
+const FORMATS: [&str; 10] =
+    ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
+/// Between the parts of JSON. It is bounded because a model that has lost its way can write spaces for ever.
+const SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
+/// The options of llguidance's compiler, in the schema itself.
+pub(super) const OPTIONS: &str = "x-guidance";
+
+/// Keywords whose value is a schema.
+const ONE: [&str; 11] = [
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+];
+/// Keywords whose value is an array of schemas.
+const SEVERAL: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
+/// Keywords whose value is an object of schemas.
+const NAMED: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
+
+/// The schema to compile.
+pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
+    if !schema.is_object() && !schema.is_boolean() {
+        return Err(refused("a schema must be an object or a boolean"));
+    }
+    check_schema(schema)?;
+    if !Endings::of(schema).ends(schema) {
+        return Err(refused("no value satisfies the schema: it requires itself within itself, without end"));
+    }
+    let mut ready = schema.clone();
+    simplify(&mut ready, schema);
+    if let Some(map) = ready.as_object_mut() {
+        map.entry(OPTIONS).or_insert_with(|| options(false));
+    }
+    Ok(ready)
+}
+
+/// Options of the compiler; a lenient one passes over what it cannot follow.
+pub(super) fn options(lenient: bool) -> Value {
+    json!({"whitespace_pattern": SPACE, "lenient": lenient})
+}
+
+/// What a reference within the document refers to. Compilers here know no others.
+pub(super) fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
+    root.pointer(reference.strip_prefix('#')?.trim_end_matches('/'))
+}
+
+/// Takes out what means nothing, and says `oneOf` as `anyOf` where it is the same.
+fn simplify(schema: &mut Value, root: &Value) {
+    let Some(map) = schema.as_object_mut() else { return };
+    if map.get("format").and_then(Value::as_str).is_some_and(|format| !FORMATS.contains(&format)) {
+        map.shift_remove("format");
+    }
+    if map.get("uniqueItems") == Some(&Value::Bool(false)) {
+        map.shift_remove("uniqueItems");
+    }
+    if map.get("oneOf").and_then(Value::as_array).is_some_and(|options| one_of::exclusive(options, root))
+        && let Some(options) = map.shift_remove("oneOf")
+    {
+        if let Some(all) = map.get_mut("allOf").and_then(Value::as_array_mut) {
+            all.push(json!({"anyOf": options}));
+        } else if map.contains_key("anyOf") {
+            map.insert("allOf".into(), json!([{"anyOf": options}]));
+        } else {
+            map.insert("anyOf".into(), options);
+        }
+    }
+    for (name, value) in map.iter_mut() {
+        match value {
+            Value::Object(named) if NAMED.contains(&name.as_str()) => {
+                named.values_mut().for_each(|part| simplify(part, root));
+            }
+            Value::Array(several) if SEVERAL.contains(&name.as_str()) => {
+                several.iter_mut().for_each(|part| simplify(part, root));
+            }
+            Value::Object(_) if ONE.contains(&name.as_str()) => simplify(value, root),
+            _ => {}
+        }
+    }
+}
+
+/// Which of the schemas that are referred to some finite value could satisfy, as far as their references go: the least such
+/// set, from the leaves up.
+struct Endings<'s> {
+    root: &'s Value,
+    known: HashMap<&'s str, bool>,
+}
+
+impl<'s> Endings<'s> {
+    fn of(root: &'s Value) -> Self {
+        let mut known = HashMap::new();
+        references(root, &mut known);
+        let mut endings = Self { root, known };
+        loop {
+            let ends = |reference: &&&str| target(root, reference).is_none_or(|schema| endings.ends(schema));
+            let new: Vec<&str> = endings
+                .known
+                .iter()
+                .filter(|(_, known)| !**known)
+                .map(|(name, _)| name)
+                .filter(ends)
+                .copied()
+                .collect();
+            if new.is_empty() {
+                return endings;
+            }
+            endings.known.extend(new.into_iter().map(|name| (name, true)));
+        }
+    }
+
+    /// Whether some value satisfies a schema without going round in a circle. What else may be wrong with it is for the
+    /// compiler to find.
+    fn ends(&self, schema: &Value) -> bool {
+        let Some(map) = schema.as_object() else { return true };
+        let all = |name: &str| map.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let reference = map.get("$ref").and_then(Value::as_str);
+        reference.is_none_or(|reference| self.known.get(reference).copied().unwrap_or(true))
+            && all("allOf").iter().all(|part| self.ends(part))
+            && ["anyOf", "oneOf"].iter().all(|&name| {
+                let options = all(name);
+                options.is_empty() || options.iter().any(|option| self.ends(option))
+            })
+            && self.some_type_ends(map)
+    }
+
+    fn some_type_ends(&self, map: &Map<String, Value>) -> bool {
+        if map.contains_key("const") || map.contains_key("enum") {
+            return true;
+        }
+        let ends = |name: &str| match name {
+            "object" => self.required_end(map),
+            "array" => self.items_end(map),
+            _ => true,
+        };
+        match map.get("type") {
+            Some(Value::String(name)) => ends(name),
+            Some(Value::Array(names)) => names.is_empty() || names.iter().filter_map(Value::as_str).any(ends),
+            _ => true,
+        }
+    }
+
+    fn required_end(&self, map: &Map<String, Value>) -> bool {
+        let required = map.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        let mut schemas = required.filter_map(|name| {
+            let declared = map.get("properties").and_then(|properties| properties.get(name));
+            declared.or_else(|| map.get("additionalProperties"))
+        });
+        schemas.all(|schema| self.ends(schema))
+    }
+
+    fn items_end(&self, map: &Map<String, Value>) -> bool {
+        let least = map.get("minItems").and_then(Value::as_u64).unwrap_or(0) as usize;
+        let first = map.get("prefixItems").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        first.iter().take(least).all(|item| self.ends(item))
+            && (least <= first.len() || map.get("items").is_none_or(|items| self.ends(items)))
+    }
+}
+
+/// Every reference of a document, none of them known to end.
+fn references<'s>(value: &'s Value, found: &mut HashMap<&'s str, bool>) {
+    match value {
+        Value::Object(map) => {
+            if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
+                found.insert(reference, false);
+            }
+            map.values().for_each(|value| references(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{OPTIONS, prepare};
+
+    fn prepared(schema: Value) -> Value {
+        let mut ready = prepare(&schema).expect("fine");
+        ready.as_object_mut().and_then(|map| map.remove(OPTIONS));
+        ready
+    }
+
+    #[test]
+    fn what_means_nothing_is_taken_out() {
+        for (schema, ready) in [
+            (json!({"type": "string", "format": "password"}), json!({"type": "string"})),
+            (json!({"type": "string", "format": "uuid"}), json!({"type": "string", "format": "uuid"})),
+            (
+                json!({"properties": {"format": {"format": "int32"}, "oneOf": {"uniqueItems": false}}}),
+                json!({"properties": {"format": {}, "oneOf": {}}}),
+            ),
+            (json!({"enum": [{"format": "x"}]}), json!({"enum": [{"format": "x"}]})),
+            (
+                json!({"items": {"oneOf": [{"type": "string", "format": "x"}, {"type": "null"}]}}),
+                json!({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}),
+            ),
+            (
+                json!({"anyOf": [{}], "oneOf": [{"const": 1}, {"const": 2}]}),
+                json!({"anyOf": [{}], "allOf": [{"anyOf": [{"const": 1}, {"const": 2}]}]}),
+            ),
+            (
+                json!({"oneOf": [{"type": "number"}, {"const": 2}]}),
+                json!({"oneOf": [{"type": "number"}, {"const": 2}]}),
+            ),
+        ] {
+            assert_eq!(prepared(schema.clone()), ready, "{schema}");
+        }
+        assert_eq!(prepare(&json!({"x-guidance": {"lenient": true}})), Ok(json!({"x-guidance": {"lenient": true}})));
+    }
+
+    #[test]
+    fn what_never_ends_is_refused() {
+        let node = |required: Value, next: Value| json!({"$ref": "#/$defs/N", "$defs": {"N": {"type": "object", "properties": {"next": next}, "required": required}}});
+        let itself = json!({"$ref": "#/$defs/N"});
+        for endless in [
+            node(json!(["next"]), itself.clone()),
+            node(json!(["next"]), json!({"type": "array", "items": itself, "minItems": 1})),
+            node(json!(["next"]), json!({"allOf": [{}, itself]})),
+            json!({"$ref": "#"}),
+            json!({"anyOf": [{"$ref": "#"}]}),
+        ] {
+            prepare(&endless).expect_err(&endless.to_string());
+        }
+        for finite in [
+            node(json!([]), itself.clone()),
+            node(json!(["next"]), json!({"anyOf": [itself, {"type": "null"}]})),
+            node(json!(["next"]), json!({"type": "array", "items": itself})),
+            node(json!(["other"]), itself.clone()),
+            json!({"$ref": "http://elsewhere"}),
+        ] {
+            prepare(&finite).expect(&finite.to_string());
+        }
+        prepare(&json!("object")).expect_err("no schema");
+    }
+}
