@@ -5,11 +5,12 @@ use crate::body;
 use crate::chat_shape::ChatShape;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
-use crate::fields::{self, Fields};
+use crate::fields::Fields;
 use crate::generate::Counts;
 use crate::messages::read_messages;
 use crate::params::{MAX_TOP_LOGPROBS, Parameters};
 use crate::shared::Shared;
+use crate::structured::Structured;
 use crate::submit::{Job, submit};
 use crate::thinking::template_kwargs;
 use crate::tools::Tools;
@@ -40,7 +41,6 @@ fn read(mut request: Value, shared: &Shared) -> Result<Job, ApiError> {
     let fields = Fields::of(&request, "")?;
     let parameters = Parameters::read(&fields, &shared.limits)?;
     let top_logprobs = top_logprobs(&fields)?;
-    response_format(&fields)?;
     let (prompt, reading) = conversation(&fields, messages)?.into_prompt(shared)?;
     Ok(Job { prompts: vec![prompt], parameters, top_logprobs, reading })
 }
@@ -53,6 +53,7 @@ pub(crate) fn conversation(request: &Fields<'_>, messages: Option<Value>) -> Res
             Some(messages) => read_messages(messages)?,
         },
         tools: Tools::read(request)?,
+        format: Structured::read(request)?,
         kwargs: template_kwargs(request)?,
         id_prefix: "call_",
     })
@@ -63,17 +64,5 @@ fn top_logprobs(request: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     match request.integer("top_logprobs", 0..=MAX_TOP_LOGPROBS)? {
         Some(1..) if !wanted => Err(ApiError::parameter("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")),
         count => Ok(wanted.then_some(count.unwrap_or(0) as usize)),
-    }
-}
-
-fn response_format(request: &Fields<'_>) -> Result<(), ApiError> {
-    let Some(format) = request.object("response_format")? else { return Ok(()) };
-    match fields::string(format.required("type")?, &format.path("type"))? {
-        "text" => Ok(()),
-        kind => {
-            let message =
-                format!("'response_format.type' is {}; only \"text\" is supported yet.", fields::quoted(kind));
-            Err(ApiError::parameter("response_format.type", message).quoting_prompt())
-        }
     }
 }

@@ -9,6 +9,7 @@ use crate::generate::Counts;
 use crate::infill::Infill;
 use crate::params::{Limits, MAX_TOP_LOGPROBS, Parameters};
 use crate::shared::Shared;
+use crate::structured::Structured;
 use crate::submit::{Job, Reading, check_length, encode, submit};
 use axum::Extension;
 use axum::extract::{Request, State};
@@ -52,6 +53,7 @@ fn read(request: &Value, shared: &Shared) -> Result<(Job, Vec<String>), ApiError
     if fields.integer("best_of", 1..=i64::MAX)?.is_some_and(|best_of| best_of as usize != parameters.choices) {
         return Err(ApiError::parameter("best_of", "'best_of' is not supported; it may only equal 'n'."));
     }
+    let format = Structured::read(&fields)?;
     let prompts = Prompts { tokenizer: &shared.tokenizer, limits: &shared.limits }.read(fields.required("prompt")?)?;
     let choices = prompts.len() * parameters.choices;
     if choices > MAX_CHOICES {
@@ -68,7 +70,9 @@ fn read(request: &Value, shared: &Shared) -> Result<(Job, Vec<String>), ApiError
         None => prompts,
         Some(infill) => prompts.iter().map(|prompt| infill.around(prompt, &shared.limits)).collect::<Result<_, _>>()?,
     };
-    Ok((Job { prompts, parameters, top_logprobs, reading: Reading::default() }, texts))
+    let grammar = format.map(|format| format.grammar(shared, false, false)).transpose()?;
+    let reading = Reading { grammar, ..Reading::default() };
+    Ok((Job { prompts, parameters, top_logprobs, reading }, texts))
 }
 
 struct Prompts<'s> {

@@ -5,11 +5,13 @@ use crate::error::ApiError;
 use crate::params::Limits;
 use crate::replay::{ReplayStore, Turn};
 use crate::shared::Shared;
+use crate::structured::{Structured, binding};
 use crate::submit::{Reading, check_bytes, check_length};
 use crate::thinking::THINKING_BUDGET;
 use crate::tools::Tools;
 use lily_chat::{Guard, Prompt, TemplateError, begins_in_reasoning, secret};
 use serde_json::{Map, Value};
+use std::mem;
 use std::sync::Arc;
 
 /// What the model is to go on with.
@@ -17,6 +19,8 @@ pub(crate) struct Conversation {
     /// In OpenAI's chat form, checked.
     pub(crate) messages: Vec<Value>,
     pub(crate) tools: Tools,
+    /// What the content of the reply is to be.
+    pub(crate) format: Option<Structured>,
     /// What the template gets beyond messages and tools; and `thinking_budget`, a number above 0, which it does not get.
     pub(crate) kwargs: Map<String, Value>,
     /// What the ids of calls begin with, as the endpoint's clients know them.
@@ -25,27 +29,30 @@ pub(crate) struct Conversation {
 
 impl Conversation {
     /// The prompt's tokens, and how to read the reply.
-    pub(crate) fn into_prompt(self, shared: &Shared) -> Result<(Vec<u32>, Reading), ApiError> {
-        self.within(&shared.limits, shared)
+    pub(crate) fn into_prompt(mut self, shared: &Shared) -> Result<(Vec<u32>, Reading), ApiError> {
+        let (tokens, mut reading) = self.within(&shared.limits, shared)?;
+        let reasons = reading.reasoning == Some(true);
+        reading.grammar = binding(self.format.as_ref(), &self.tools, shared, &reading.primed, reasons)?;
+        Ok((tokens, reading))
     }
 
     /// The prompt's tokens, also where the context cannot hold them: for those who only count or look.
-    pub(crate) fn into_tokens(self, shared: &Shared) -> Result<Vec<u32>, ApiError> {
+    pub(crate) fn into_tokens(mut self, shared: &Shared) -> Result<Vec<u32>, ApiError> {
         let (tokens, _reading) = self.within(&shared.limits.unbounded(), shared)?;
         Ok(tokens)
     }
 
-    /// As [`Self::into_prompt`], for a context of other limits.
-    fn within(mut self, limits: &Limits, shared: &Shared) -> Result<(Vec<u32>, Reading), ApiError> {
+    /// The prompt within these limits, its messages used up, and how to read a reply that nothing binds.
+    fn within(&mut self, limits: &Limits, shared: &Shared) -> Result<(Vec<u32>, Reading), ApiError> {
         let thinking_budget = self.kwargs.remove(THINKING_BUDGET).and_then(|budget| budget.as_u64());
         if !limits.defaults.thinking {
             self.kwargs.entry("enable_thinking").or_insert(false.into());
         }
         let mut prompt = Prompt {
-            messages: self.messages,
+            messages: mem::take(&mut self.messages),
             tools: self.tools.definitions.clone(),
             add_generation_prompt: true,
-            kwargs: self.kwargs,
+            kwargs: mem::take(&mut self.kwargs),
         };
         let primed = self.tools.primer();
         let turns = known_turns(&prompt.messages, &shared.replay);
@@ -58,6 +65,7 @@ impl Conversation {
         };
         let reading = Reading {
             reasoning: Some(reasoning),
+            grammar: None,
             tools: self.tools.set(),
             single: self.tools.single(),
             primed,

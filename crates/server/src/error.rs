@@ -157,9 +157,12 @@ impl ApiError {
         self.code
     }
 
-    /// Names another parameter, if it names one: what a request is read into may have other names than the request.
-    pub(crate) fn about(self, param: &str) -> Self {
-        Self { param: self.param.map(|_| param.into()), ..self }
+    /// Names the parameter `to` if it names `from`: what a request is read into may have other names than the request.
+    pub(crate) fn renaming(mut self, from: &str, to: &str) -> Self {
+        if self.param.as_deref() == Some(from) {
+            self.param = Some(to.into());
+        }
+        self
     }
 
     /// The JSON that goes out.

@@ -35,6 +35,11 @@
 //! - Calls are read from the model's markup while it streams; see [`lily_chat::CallParser`]. With `tool_choice` "none" the
 //!   model sees the tools, so that the prompt's beginning stays the same, and cannot begin a call; "required" or a
 //!   function begins the reply with the call, so that it neither thinks nor writes anything before.
+//! - Content is held to a grammar by `response_format` "json_object" or "json_schema", strict or not, by vLLM's
+//!   `structured_outputs` (`json`, `json_object`, `regex`, `choice` or `grammar`) or its older `guided_…` fields, or by
+//!   llama.cpp's `json_schema` and `grammar`; grammars are Lark's, as llguidance reads them. It binds after the reasoning,
+//!   which then has to end; a call of a tool may come instead of the content. What cannot be followed is a 400 that says why.
+//!   A call that `tool_choice` asks for is held to the declared parameters likewise.
 //! - A reply that `max_tokens` cuts within a call has `finish_reason` "length", one that a stop string cuts there "stop",
 //!   and one that the model itself ends within a name or a value "length". Of such a call what is there is given, and its
 //!   arguments are left without an end, so that they are no JSON that a client could run.
@@ -58,6 +63,7 @@ mod chunks;
 mod completion_shape;
 mod completions;
 mod connection;
+mod constraint;
 mod conversation;
 mod embeddings;
 mod error;
@@ -78,6 +84,7 @@ mod router;
 mod shared;
 mod status;
 mod stream;
+mod structured;
 mod submit;
 mod text;
 mod thinking;

@@ -5,11 +5,11 @@ use crate::params::Limits;
 use crate::replay::ReplayStore;
 use crate::responses::ResponseStore;
 use crate::{App, Config};
-use lily_chat::{ChatTemplate, Tokenizer, secret};
+use lily_chat::{ChatTemplate, Grammars, Tokenizer, secret};
 use lily_engine::Engine;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) replay: Arc<ReplayStore>,
     pub(crate) responses: Arc<ResponseStore>,
+    /// There once a request has needed it, or why it cannot be.
+    grammars: OnceLock<Result<Grammars, String>>,
     /// Set once the model has answered.
     pub(crate) ready: AtomicBool,
     /// Seconds since 1970 at the start.
@@ -56,6 +58,7 @@ impl Shared {
         Self {
             replay: Arc::new(ReplayStore::new(config.replay_bytes)),
             responses: Arc::new(ResponseStore::new(config.response_bytes)),
+            grammars: OnceLock::new(),
             engine,
             tokenizer,
             template,
@@ -87,6 +90,12 @@ impl Shared {
         });
         // What went wrong is in the log by way of the panic hook; a client can do nothing with it.
         result.await.unwrap_or_else(|_| Err(ApiError::internal("The server failed to read the request.")))
+    }
+
+    /// What makes grammars. The first call takes the time, about a second, and the memory to build it.
+    pub(crate) fn grammars(&self) -> Result<&Grammars, ApiError> {
+        let make = || Grammars::new(Arc::clone(&self.tokenizer), &self.stop_tokens).map_err(|error| error.to_string());
+        self.grammars.get_or_init(make).as_ref().map_err(ApiError::internal)
     }
 
     /// A request's id: unique here and, as far as chance allows, everywhere.

@@ -1,5 +1,6 @@
 //! From a request to the engine: the prompt's tokens checked against the context, then one submission a choice.
 
+use crate::constraint::Bound;
 use crate::error::ApiError;
 use crate::generate::{Counts, Generation};
 use crate::log;
@@ -7,8 +8,8 @@ use crate::params::{Limits, Parameters};
 use crate::recorder::Recorder;
 use crate::shared::Shared;
 use crate::text::ReplyText;
-use lily_chat::{CallOptions, ReplyParser, Tokenizer, ToolSet};
-use lily_engine::{Budget, Request, SubmitError};
+use lily_chat::{CallOptions, ReplyGrammar, ReplyParser, Tokenizer, ToolSet};
+use lily_engine::{Budget, Constraint, Request, SubmitError};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,11 +22,13 @@ pub(crate) struct Job {
     pub(crate) reading: Reading,
 }
 
-/// How to read the replies: what in them is reasoning, content or a call. By default all is content.
+/// How to read the replies: what in them is reasoning, content or a call. By default all is content, and free.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
     /// Whether to tell reasoning from content and, if so, whether the reply begins within reasoning.
     pub(crate) reasoning: Option<bool>,
+    /// What they must follow.
+    pub(crate) grammar: Option<ReplyGrammar>,
     /// What calls are read by, if there may be any.
     pub(crate) tools: Option<Arc<ToolSet>>,
     /// Whether the reply ends with its first call.
@@ -71,6 +74,11 @@ impl Reading {
             single: self.single,
         });
         ReplyParser::new(self.reasoning, calls)
+    }
+
+    /// What binds one reply.
+    fn constraint(&self) -> Option<Box<dyn Constraint>> {
+        self.grammar.clone().map(|grammar| Box::new(Bound::new(grammar)) as Box<dyn Constraint>)
     }
 
     /// What keeps one reply for the prompts to come, if it may call tools.
@@ -138,6 +146,7 @@ pub(crate) fn submit(
                 stop_tokens: shared.stop_tokens.clone(),
                 top_logprobs: job.top_logprobs,
                 budget: job.reading.budget(&shared.tokenizer)?,
+                constraint: job.reading.constraint(),
             };
             let reply = shared.engine.submit(request).map_err(|error| refused(error, param, &shared.limits))?;
             let tokenizer = Arc::clone(&shared.tokenizer);

@@ -8,6 +8,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::params::{Limits, Parameters, stop_strings};
 use crate::shared::Shared;
+use crate::structured::Structured;
 use crate::submit::{Job, check_bytes, check_length};
 use crate::tools::Choice;
 use lily_chat::Guard;
@@ -78,9 +79,21 @@ impl Opening {
         if let Some(system) = system::read(request)? {
             messages.insert(0, system);
         }
-        let conversation = Conversation { messages, tools, kwargs, id_prefix: "toolu_" };
+        let format = format(request)?;
+        if let Some(format) = format.as_ref().filter(|_| prefill.is_some()) {
+            let message = format!("'{}' binds the whole reply, but the last message begins it.", format.path());
+            return Err(ApiError::parameter(format.path(), message));
+        }
+        let conversation = Conversation { messages, tools, format, kwargs, id_prefix: "toolu_" };
         Ok(Self { conversation, prefill, thinking_shown })
     }
+}
+
+/// `output_config.format`, or `output_format` as it was called before.
+fn format(request: &Fields<'_>) -> Result<Option<Structured>, ApiError> {
+    let within = request.object("output_config")?.map(|output| output.object("format")).transpose()?.flatten();
+    let format = if within.is_some() { within } else { request.object("output_format")? };
+    Ok(format.map(|format| Structured::response_format(&format)).transpose()?.flatten())
 }
 
 /// Appends to the prompt what the client has written of the reply.

@@ -18,7 +18,7 @@ pub(crate) fn begun(
     let asked = |name: &str| request.value(name).cloned();
     let text = |name: &str| request.string(name).map(Value::from);
     let within = |object: &str, name: &str| request.value(object).map_or(Value::Null, |object| object[name].clone());
-    let verbosity = within("text", "verbosity");
+    let (format, verbosity) = (within("text", "format"), within("text", "verbosity"));
     Ok(json!({
         "id": id,
         "object": "response",
@@ -42,7 +42,7 @@ pub(crate) fn begun(
         "store": store,
         "temperature": decimal(parameters.sampling.temperature),
         "text": {
-            "format": {"type": "text"},
+            "format": if format.is_null() { json!({"type": "text"}) } else { format },
             "verbosity": if verbosity.is_null() { "medium".into() } else { verbosity },
         },
         "tool_choice": asked("tool_choice").unwrap_or_else(|| "auto".into()),

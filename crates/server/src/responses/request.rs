@@ -14,6 +14,7 @@ use crate::responses::reply::{Keeping, ResponseReply};
 use crate::responses::store::Stored;
 use crate::responses::{object, response_id};
 use crate::shared::Shared;
+use crate::structured::Structured;
 use crate::submit::Job;
 use crate::thinking::{effort_kwargs, template_kwargs};
 use crate::tools::Tools;
@@ -37,6 +38,7 @@ pub(crate) fn read(bytes: &[u8], shared: &Shared, counts: Arc<Counts>) -> Result
     }
     check_metadata(&fields)?;
     let store = fields.boolean("store")?.unwrap_or(true);
+    let format = format(&fields)?;
     let reasoning = fields.object("reasoning")?;
     let form = reasoning_form(reasoning.as_ref())?;
     let kwargs = kwargs(&fields, reasoning.as_ref())?;
@@ -56,8 +58,8 @@ pub(crate) fn read(bytes: &[u8], shared: &Shared, counts: Arc<Counts>) -> Result
     let id = response_id(&number);
     let object = object::begun(&fields, &id, &shared.config.model_name, &parameters, tools.parallel, store)?;
 
-    let conversation = Conversation { messages, tools, kwargs, id_prefix: "call_" };
-    let (prompt, reading) = conversation.into_prompt(shared).map_err(|error| error.about("input"))?;
+    let conversation = Conversation { messages, tools, format, kwargs, id_prefix: "call_" };
+    let (prompt, reading) = conversation.into_prompt(shared).map_err(|error| error.renaming("messages", "input"))?;
     let job = Job { prompts: vec![prompt], parameters, top_logprobs: None, reading };
 
     let keeping = store.then(|| Keeping {
@@ -159,16 +161,14 @@ fn refuse_what_is_not_there(request: &Fields<'_>) -> Result<(), ApiError> {
         let message = format!("'truncation' must be auto or disabled, not {}.", quoted(word));
         return Err(ApiError::parameter("truncation", message).quoting_prompt());
     }
-    let Some(text) = request.object("text")? else { return Ok(()) };
+    Ok(())
+}
+
+/// What the text of the reply is to be.
+fn format(request: &Fields<'_>) -> Result<Option<Structured>, ApiError> {
+    let Some(text) = request.object("text")? else { return Ok(None) };
     text.string("verbosity")?;
-    let Some(format) = text.object("format")? else { return Ok(()) };
-    match fields::string(format.required("type")?, &format.path("type"))? {
-        "text" => Ok(()),
-        kind => {
-            let message = format!("'text.format.type' is {}; only \"text\" is supported yet.", quoted(kind));
-            Err(ApiError::parameter("text.format.type", message).quoting_prompt())
-        }
-    }
+    Ok(text.object("format")?.map(|format| Structured::response_format(&format)).transpose()?.flatten())
 }
 
 fn check_metadata(request: &Fields<'_>) -> Result<(), ApiError> {

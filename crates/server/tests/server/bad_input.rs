@@ -53,7 +53,7 @@ fn wrong_chat_parameters_are_named() {
         (json!({"chat_template_kwargs": "x"}), "chat_template_kwargs"),
         (json!({"chat_template_kwargs": {"enable_thinking": "no"}}), "chat_template_kwargs.enable_thinking"),
         (json!({"enable_thinking": 0}), "enable_thinking"),
-        (json!({"response_format": {"type": "json_object"}}), "response_format.type"),
+        (json!({"response_format": {"type": "yaml"}}), "response_format.type"),
         (json!({"tools": [{"type": "function"}]}), "tools[0].function"),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"reasoning_effort": "extreme"}), "reasoning_effort"),

@@ -15,6 +15,7 @@ mod roles;
 mod scripted;
 mod serving;
 mod slow_clients;
+mod structured;
 mod thinking;
 mod tokens;
 mod tools;

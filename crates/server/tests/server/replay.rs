@@ -90,7 +90,8 @@ fn calls_that_were_changed_are_written_out() {
 #[test]
 fn calls_that_were_asked_for_are_kept_whole() {
     let choice = json!({"tool_choice": {"type": "function", "function": {"name": "f"}}});
-    let written = "<parameter=n>\n 7 \n</parameter>\n</function>\n</tool_call>";
+    // JSON of the schema, in a spelling that no rendering has.
+    let written = "<parameter=n>\n7\n</parameter>\n<parameter=o>\n{\"a\":1}\n</parameter>\n</function>\n</tool_call>";
     for official in [false, true] {
         let (first, second) = round(official, written, choice.clone(), |_| {});
         assert!(text(&first).ends_with("<tool_call>\n<function=f>\n"));

@@ -214,7 +214,6 @@ fn case_24_tool_choice() {
     let named = json!({"type": "function", "function": {"name": "now"}});
     for (text, arguments) in [
         ("</function>\n</tool_call>", "{}"),
-        ("", "{}"),
         ("<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>", r#"{"city":"Oslo"}"#),
     ] {
         let (called, prompt) = ask(text, named.clone());

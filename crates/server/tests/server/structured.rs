@@ -1,0 +1,219 @@
+//! Replies held to a grammar, over HTTP.
+
+use crate::client::{chat, post};
+use crate::gather::gather;
+use crate::serving::{Speaker, model};
+use serde_json::{Value, json};
+
+fn ask(changes: Value) -> Value {
+    let mut request =
+        json!({"messages": [{"role": "user", "content": "What is 38 + 57?"}], "temperature": 0, "max_tokens": 600});
+    for (name, value) in changes.as_object().expect("an object") {
+        request[name] = value.clone();
+    }
+    request
+}
+
+/// Nothing in it can go on for long, so that the embedded model comes to an end.
+fn schema() -> Value {
+    json!({"type": "object", "required": ["answer", "unit", "note", "list"], "additionalProperties": false, "properties": {
+        "answer": {"type": "integer", "minimum": 0, "maximum": 999}, "unit": {"enum": ["kg", "m", null]},
+        "note": {"type": "string", "maxLength": 12},
+        "list": {"type": "array", "items": {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"],
+            "additionalProperties": false}, "maxItems": 3}}})
+}
+
+fn strict(schema: &Value) -> Value {
+    json!({"type": "json_schema", "json_schema": {"name": "reply", "strict": true, "schema": schema}})
+}
+
+/// The JSON that a choice's content is.
+fn content(choice: &Value) -> Value {
+    let text = choice["message"]["content"].as_str().expect("content");
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text:?}"))
+}
+
+fn assert_valid(choice: &Value, schema: &Value) {
+    assert_eq!(choice["finish_reason"], "stop", "{choice}");
+    jsonschema::validate(schema, &content(choice)).unwrap_or_else(|error| panic!("{error}: {choice}"));
+}
+
+/// Field cases 29 and 30: with thinking and without, the content is what was asked for, and the reasoning is none of it.
+#[test]
+fn a_strict_schema_is_satisfied_streamed_or_not() {
+    for thinking in [true, false] {
+        let request = ask(json!({"response_format": strict(&schema()), "enable_thinking": thinking}));
+        let whole = chat(model(), &request).ok()["choices"][0].take();
+        assert_valid(&whole, &schema());
+        let reasoning = whole["message"].get("reasoning_content").and_then(Value::as_str);
+        assert_eq!(reasoning.is_some_and(|text| text.contains("carry 1")), thinking, "{whole}");
+        assert_eq!(gather(model(), &request, 0).0, whole);
+    }
+}
+
+#[test]
+fn every_choice_is_bound_and_is_what_it_is_alone() {
+    let warm = json!({"response_format": strict(&schema()), "enable_thinking": false, "temperature": 1.0, "seed": 11});
+    let mut several = ask(warm.clone());
+    several["n"] = json!(3);
+    let choices = chat(model(), &several).ok()["choices"].take();
+    for (index, choice) in choices.as_array().expect("choices").iter().enumerate() {
+        assert_valid(choice, &schema());
+        let mut alone = ask(warm.clone());
+        alone["seed"] = json!(11 + index);
+        assert_eq!(chat(model(), &alone).ok()["choices"][0]["message"], choice["message"]);
+    }
+    assert_ne!(choices[0]["message"], choices[1]["message"], "they are warm");
+}
+
+#[test]
+fn the_words_of_other_clients_bind_too() {
+    let object = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+        "additionalProperties": false});
+    for words in [
+        json!({"structured_outputs": {"json": object}}),
+        json!({"guided_json": object.to_string()}),
+        json!({"json_schema": object}),
+        json!({"response_format": {"type": "json_object", "schema": object}}),
+    ] {
+        let mut request = ask(words);
+        request["enable_thinking"] = json!(false);
+        assert_valid(&chat(model(), &request).ok()["choices"][0], &object);
+    }
+    let complete = |changes: Value| {
+        let mut request = json!({"prompt": "The number is", "temperature": 0, "max_tokens": 100});
+        for (name, value) in changes.as_object().expect("an object") {
+            request[name] = value.clone();
+        }
+        let choice = post(model(), "/v1/completions", &request).ok()["choices"][0].take();
+        assert_eq!(choice["finish_reason"], "stop", "{choice}");
+        choice["text"].as_str().expect("text").to_owned()
+    };
+    let code = complete(json!({"guided_regex": "[A-F]{2}-[0-9]{3}"}));
+    assert!(code.len() == 6 && code.as_bytes()[2] == b'-', "{code:?}");
+    assert!(["red", "green"].contains(&complete(json!({"structured_outputs": {"choice": ["red", "green"]}})).as_str()));
+    assert_eq!(complete(json!({"grammar": "start: \"a\"{3} B?\nB: /b{2}/"})).trim_end_matches('b'), "aaa");
+}
+
+#[test]
+fn the_other_endpoints_bind_too() {
+    let object = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+        "additionalProperties": false});
+    let is_valid = |text: &Value| {
+        let value: Value = serde_json::from_str(text.as_str().expect("text")).expect("JSON");
+        jsonschema::validate(&object, &value).unwrap_or_else(|error| panic!("{error}: {value}"));
+    };
+    let format = json!({"type": "json_schema", "name": "reply", "strict": true, "schema": object});
+    let request = json!({"input": "Hello", "temperature": 0, "reasoning": {"effort": "none"}, "text": {"format": format}});
+    let response = post(model(), "/v1/responses", &request).ok();
+    assert_eq!((&response["status"], &response["text"]["format"]), (&json!("completed"), &format));
+    is_valid(&response["output"][0]["content"][0]["text"]);
+
+    let message = |changes: Value| {
+        let mut request = json!({"model": "lily", "max_tokens": 100, "temperature": 0,
+            "messages": [{"role": "user", "content": "Hello"}]});
+        for (name, value) in changes.as_object().expect("an object") {
+            request[name] = value.clone();
+        }
+        post(model(), "/v1/messages", &request)
+    };
+    let format = json!({"type": "json_schema", "schema": object});
+    for words in [json!({"output_config": {"format": format}}), json!({"output_format": format})] {
+        let answer = message(words).ok();
+        assert_eq!(answer["stop_reason"], "end_turn");
+        is_valid(&answer["content"][0]["text"]);
+    }
+    let begun = json!([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "{"}]);
+    assert_eq!(message(json!({"output_config": {"format": format}, "messages": begun})).status, 400);
+}
+
+/// Schemas are for the reply: a prompt is counted whatever they are.
+#[test]
+fn counting_needs_no_grammar() {
+    let request = ask(json!({"response_format": strict(&json!({"type": "string", "not": {}}))}));
+    chat(model(), &request).error(400);
+    post(model(), "/apply-template", &request).ok();
+}
+
+#[test]
+fn a_reply_that_is_cut_has_the_reason_length() {
+    let request = ask(json!({"response_format": strict(&schema()), "enable_thinking": false, "max_tokens": 4}));
+    let cut = chat(model(), &request).ok()["choices"][0].take();
+    assert_eq!(cut["finish_reason"], "length");
+    assert!(cut["message"]["content"].as_str().expect("text").starts_with('{'), "{cut}");
+    let thought = ask(json!({"response_format": strict(&schema()), "max_tokens": 4}));
+    let cut = chat(model(), &thought).ok()["choices"][0].take();
+    assert_eq!((&cut["message"]["content"], &cut["finish_reason"]), (&json!(""), &json!("length")));
+}
+
+/// Field case 24, and the arguments are of the declared kinds.
+#[test]
+fn a_forced_call_is_of_the_declared_parameters() {
+    let parameters = json!({"type": "object", "required": ["on", "level", "color"], "properties": {
+        "on": {"type": "boolean"}, "level": {"type": "integer", "minimum": 1, "maximum": 9},
+        "color": {"type": "string", "enum": ["red", "green"]},
+        "scene": {"type": "object", "properties": {"x": {"type": "null"}}, "additionalProperties": false}}});
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": parameters}});
+    for choice in [json!("required"), json!({"type": "function", "function": {"name": "set_light"}})] {
+        let request = ask(json!({"tools": [tool("set_light"), tool("get_light")], "tool_choice": choice,
+            "parallel_tool_calls": false, "messages": [{"role": "user", "content": "Good morning!"}]}));
+        let whole = chat(model(), &request).ok()["choices"][0].take();
+        let (streamed, _) = gather(model(), &request, 0);
+        let [one, other] = [&whole, &streamed].map(|choice| {
+            assert_eq!(choice["finish_reason"], "tool_calls", "{choice}");
+            let calls = choice["message"]["tool_calls"].as_array().expect("calls").as_slice();
+            let [call] = calls else { panic!("one call: {calls:?}") };
+            call["function"].clone()
+        });
+        assert_eq!(one, other);
+        assert!(["set_light", "get_light"].contains(&one["name"].as_str().expect("a name")));
+        let arguments: Value = serde_json::from_str(one["arguments"].as_str().expect("text")).expect("JSON");
+        jsonschema::validate(&parameters, &arguments).unwrap_or_else(|error| panic!("{error}: {arguments}"));
+    }
+}
+
+#[test]
+fn what_cannot_be_followed_is_a_400_that_says_why() {
+    let format = |schema: Value| json!({"response_format": strict(&schema)});
+    let path = "response_format.json_schema.schema";
+    for (changes, param, reason) in [
+        (format(json!({"type": "string", "not": {}})), path, "not"),
+        (format(json!({"type": "integer", "minimum": 2, "maximum": 1})), path, "nsatisfiable"),
+        (format(json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})), path, "without end"),
+        (json!({"guided_regex": "("}), "guided_regex", ""),
+        (json!({"structured_outputs": {"grammar": "root ::= \"a\""}}), "structured_outputs.grammar", "GBNF"),
+        (json!({"guided_choice": []}), "guided_choice", "choose"),
+    ] {
+        let (given, _, message) = chat(model(), &ask(changes.clone())).error(400);
+        assert_eq!(given, param, "{message}");
+        assert!(message.contains(reason), "{message}");
+    }
+}
+
+#[test]
+fn a_call_may_come_instead_and_reasoning_stays_apart() {
+    let speaker = Speaker::new(false, 4096);
+    let tools = json!([{"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}]);
+    let ask = |line: &str, thinking: bool| {
+        let request =
+            ask(json!({"tools": tools, "response_format": {"type": "json_object"}, "enable_thinking": thinking}));
+        speaker.reply(line, &request)["choices"][0].take()
+    };
+    let call = "<tool_call>\n<function=now>\n</function>\n</tool_call>";
+    assert_eq!(ask(call, false)["finish_reason"], "tool_calls");
+    assert_eq!(ask(&format!("Hm.\n</think>\n\n{call}"), true)["finish_reason"], "tool_calls");
+    let thought = ask("Hm {\"a\": 1}\n</think>\n\n{\"a\": 2}", true);
+    assert_eq!(thought["message"]["reasoning"], "Hm {\"a\": 1}");
+    assert_eq!((content(&thought), &thought["finish_reason"]), (json!({"a": 2}), &json!("stop")));
+}
+
+/// A backend that draws what is not allowed costs the one reply.
+#[test]
+fn a_reply_that_leaves_its_grammar_fails_and_no_other() {
+    let speaker = Speaker::new(false, 4096);
+    speaker.lines.say(crate::serving::tokenizer().encode("Sure: {}").expect("tokens"));
+    let request = ask(json!({"response_format": {"type": "json_object"}, "enable_thinking": false}));
+    let (_, _, message) = chat(speaker.server.address, &request).error(500);
+    assert!(message.contains("does not allow"), "{message}");
+    assert_eq!(content(&speaker.reply("{}", &request)["choices"][0]), json!({}));
+}
