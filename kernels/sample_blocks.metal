@@ -75,9 +75,10 @@ inline float changed(float logit, float repetition, float add) {
     const uint token = first + thread_index * 4 + i, place = index * ((VOCABULARY + 31) / 32) + token / 32;
     key[i] = 0u;
     if (token >= vocabulary) continue;
-    if (draws[index].masked == 0u || (mask[place] >> (token % 32) & 1u) != 0u) key[i] = order_key(adjusted[thread_index * 4 + i]);
+    const bool allowed = draws[index].masked == 0u || (mask[place] >> (token % 32) & 1u) != 0u;
+    if (allowed) key[i] = order_key(adjusted[thread_index * 4 + i]);
     const uint raw_key = order_key(raw[i]);
-    const bool finite = (as_type<uint>(raw[i]) & 0x7f800000u) != 0x7f800000u;
+    const bool finite = allowed && (as_type<uint>(raw[i]) & 0x7f800000u) != 0x7f800000u;
     own = joined(own, BlockSummary{key[i], token, key_value(raw_key), raw_key == 0u ? 0.0f : 1.0f, finite ? 1u : 0u});
   }
   ((device uint4*)keys)[(ulong(index) * count + block) * (SAMPLE_BLOCK / 4) + thread_index] = key;

@@ -10,7 +10,7 @@ struct BlockSummary {
   uint best_token;  // the first token that has it
   float raw_peak;   // largest raw logit
   float raw_sum;    // Σ e^(raw − raw_peak)
-  uint finite;      // 1 if a raw logit is finite
+  uint finite;      // 1 if a raw logit that may be drawn is finite
 };
 
 inline BlockSummary empty_summary() {

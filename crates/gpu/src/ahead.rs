@@ -44,10 +44,18 @@ struct Drawing {
 }
 
 impl Drawing {
-    /// `None` if the device can't make the draw.
+    /// `None` if the device can't make the draw, or the next one can't be foreseen.
     fn of(draw: &Draw<'_>) -> Option<Self> {
         let &Draw { vocabulary, sampling, seed, counter, penalty, top_logprobs, .. } = draw;
-        on_device(draw).then_some(Self { vocabulary, sampling, seed, counter, penalty, top_logprobs })
+        // What a grammar allows depends on the token before.
+        (on_device(draw) && draw.allowed.is_none()).then_some(Self {
+            vocabulary,
+            sampling,
+            seed,
+            counter,
+            penalty,
+            top_logprobs,
+        })
     }
 
     /// The draw after it; `None` at the end of what a 32-bit counter on the device can follow.

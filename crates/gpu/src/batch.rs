@@ -63,6 +63,8 @@ pub(crate) struct Picks {
     picked: Vec<u32>,
     draws: Vec<DrawRecord>,
     adjustments: Vec<Adjustment>,
+    /// Places and words of the masks.
+    masks: Vec<(usize, Vec<u32>)>,
 }
 
 impl Picks {
@@ -99,6 +101,7 @@ impl Picks {
         };
         self.adjustments.extend(draw.adjustments.iter().map(change));
         self.adjustments[first..].sort_unstable_by_key(|change| change.token);
+        self.masks.extend(draw.allowed.map(|allowed| (place, allowed.words().to_vec())));
         let penalty = draw.penalty.unwrap_or(Penalty { repetition: 1.0, add: 0.0 });
         self.draws[place] = DrawRecord {
             slot,
@@ -112,7 +115,7 @@ impl Picks {
             counter_high: (draw.counter >> 32) as u32,
             first_adjustment: first as u32,
             adjustments: draw.adjustments.len() as u32,
-            masked: 0,
+            masked: u32::from(draw.allowed.is_some()),
             unseen: u32::from(unseen && draw.penalty.is_some()),
             penalty_repetition: penalty.repetition,
             penalty_add: penalty.add,
@@ -127,6 +130,12 @@ impl Picks {
         let picked: Vec<u8> = self.picked.iter().flat_map(|row| row.to_ne_bytes()).collect();
         device.write(memory.records.picked.range, &picked)?;
         device.write(memory.records.draws.range, &bytes(&self.draws, DrawRecord::to_bytes))?;
+        let words = memory.records.mask.len() / MAX_DECODE_ROWS as u64;
+        for (place, mut mask) in self.masks {
+            mask.resize(words as usize, 0);
+            let row = memory.records.mask.part(place as u64 * words, words);
+            device.write(row.range, &mask.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>())?;
+        }
         if !self.adjustments.is_empty() {
             device.write(memory.records.adjustments.range, &bytes(&self.adjustments, Adjustment::to_bytes))?;
         }
@@ -134,10 +143,9 @@ impl Picks {
     }
 }
 
-/// Whether the device can make a draw: it reports the log-probability of the drawn token and of no other, and no mask is
-/// written for it.
+/// Whether the device can make a draw: it reports the log-probability of the drawn token and of no other.
 pub(crate) fn on_device(draw: &Draw<'_>) -> bool {
-    draw.top_logprobs.is_none_or(|count| count == 0) && draw.allowed.is_none()
+    draw.top_logprobs.is_none_or(|count| count == 0)
 }
 
 /// Rows of a few-row plan for so many: a power of two up to 8.

@@ -68,6 +68,8 @@ pub(crate) struct Records {
     /// A draw for each of them.
     pub(crate) draws: Slice<Draw>,
     pub(crate) adjustments: Slice<Adjustment>,
+    /// `[8][vocabulary / 32]`: the tokens that a draw may take, a bit each, of draws that may not take all.
+    pub(crate) mask: Slice<u32>,
 }
 
 /// Everything but the weights.
@@ -176,6 +178,7 @@ fn small(shapes: &Shapes, sizes: &Sizes, carver: &mut Carver) -> Small {
             picked: carver.take(MAX_DECODE_ROWS),
             draws: carver.take(MAX_DECODE_ROWS),
             adjustments: carver.take(MAX_ADJUSTMENTS),
+            mask: carver.take(MAX_DECODE_ROWS * mask_words(shapes)),
         },
     }
 }
@@ -207,6 +210,11 @@ pub(crate) struct FewRows {
 pub(crate) struct SamplingRows {
     pub(crate) keys: Slice<u32>,
     pub(crate) blocks: Slice<BlockSummary>,
+}
+
+/// Words of a mask.
+pub(crate) fn mask_words(shapes: &Shapes) -> usize {
+    shapes.vocabulary.div_ceil(32)
 }
 
 /// Blocks of the vocabulary in a draw.

@@ -8,7 +8,7 @@ mod support;
 #[path = "model/tensors.rs"]
 mod tensors;
 
-use lily_backend::{Adjustment, Backend, BackendError, Draw, Output, Penalty, Sampling, Segment, Want};
+use lily_backend::{Adjustment, Backend, BackendError, Draw, Output, Penalty, Sampling, Segment, TokenSet, Want};
 use support::{GREEDY, Pair, gpu, logits, next, run, text};
 
 /// Of logits, where the CPU's int8 activations and the GPU's fp16 part: about 1.5 times what was seen.
@@ -263,6 +263,15 @@ fn draws_are_the_references() {
         let draw = Draw { sampling, seed: 0x1_0000_0007, counter, adjustments: &changes, ..GREEDY };
         let output = run(&mut backend, &mut state, &[100], Want::Sample(draw));
         assert_eq!(output, Output::Sample(lily_backend::sample(&raw, &draw).expect("finite")), "{sampling:?}");
+        let mut state = backend.restore(&snapshot).expect("a slot");
+        let allowed: TokenSet = (0..6113).filter(|token| token % 7 == 3).collect();
+        let masked = Draw { allowed: Some(&allowed), ..draw };
+        let output = run(&mut backend, &mut state, &[100], Want::Sample(masked));
+        assert_eq!(
+            output,
+            Output::Sample(lily_backend::sample(&raw, &masked).expect("finite")),
+            "{sampling:?}, masked"
+        );
         let mut state = backend.restore(&snapshot).expect("a slot");
         let told = Draw { top_logprobs: Some(3 * (index % 2)), ..draw };
         let Output::Sample(sample) = run(&mut backend, &mut state, &[100], Want::Sample(told)) else { panic!() };

@@ -267,17 +267,23 @@ fn no_token_can_be_drawn() {
     let warm = Sampling { temperature: 1.0, top_k: 20, top_p: 0.95, min_p: 0.0 };
     let mut last = vec![f32::NAN; 2000];
     last[1999] = 3.0;
+    let mut few = vec![f32::NEG_INFINITY; 2000];
+    few[5] = 1.0;
+    let all_but_5 = (0..2000).map(|token| token != 5).collect();
     let cases = [
         Case::new(vec![f32::NAN; 2000], Sampling::GREEDY),
         Case::new(vec![f32::NEG_INFINITY; 2000], warm),
         Case { vocabulary: 1999, ..Case::new(last.clone(), warm) },
         Case::new(last, warm),
         Case { mask: Some(vec![false; 2000]), ..Case::new(vec![1.0; 2000], warm) },
+        Case { mask: Some(all_but_5), ..Case::new(few, warm) },
         Case::new((0..2000).map(|token| token as f32 / 100.0).collect(), warm),
     ];
     let tokens: Vec<u32> = draw_all(2000, &cases).iter().map(|drawn| drawn.0).collect();
-    assert_eq!(tokens[..5], [NONE, NONE, NONE, 1999, NONE]);
-    assert_eq!(Some(tokens[5]), cases[5].expected().map(|expected| expected.0));
+    assert_eq!(tokens[..6], [NONE, NONE, NONE, 1999, NONE, NONE]);
+    for (case, token) in cases.iter().zip(tokens) {
+        assert_eq!(case.expected().map_or(NONE, |expected| expected.0), token);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::kernel::{Kernel, Slice};
 use crate::kernels::{
     self, ADVANCE, Advance, CountParams, LOGITS_OUTPUTS, Logits, SAMPLE_BLOCKS, SAMPLE_FINAL, SampleBlocks, SampleFinal,
 };
-use crate::memory::{SamplingRows, sample_blocks};
+use crate::memory::{SamplingRows, mask_words, sample_blocks};
 use crate::recorder::Recorder;
 use crate::step::{Head, Model, by_rows, bytes_of};
 
@@ -49,16 +49,16 @@ pub(super) fn head(
         logits,
         draws,
         adjustments: memory.records.adjustments,
-        // No draw of ours is masked: whatever is bound here is not read.
-        mask: memory.records.picked,
+        mask: memory.records.mask.part(0, (rows * mask_words(shapes)) as u64),
         sequences: memory.sequences,
         keys,
         blocks: summaries,
     };
     let few_adjustments = (memory.records.adjustments.range, 0);
+    let rarely_masked = (adjust.mask.range, 0);
     let tokens = (memory.sequences.range, bytes_of(memory.sequences, rows));
     let adjust = adjust.dispatch([blocks as u32, rows as u32, 1], SAMPLE_BLOCKS.max_threads);
-    recorder.add(adjust.costing(&[few_adjustments, tokens], logits.len()));
+    recorder.add(adjust.costing(&[few_adjustments, rarely_masked, tokens], logits.len()));
     let draw = SampleFinal { logits, keys, blocks: summaries, draws, sequences: memory.sequences, drawn: memory.drawn };
     let one_each = [
         (memory.sequences.range, bytes_of(memory.sequences, rows)),
