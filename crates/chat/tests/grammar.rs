@@ -321,10 +321,13 @@ fn forced_calls_are_of_the_declared_parameters() {
     assert!(allows(&calls(None, true, "<tool_call>\n<function", real()), get));
 }
 
-/// Whether a parameter may stand in the markup as it is: of such only the listed values are held to.
+/// Whether a parameter may stand in the markup as it is: of such only the listed values are held to, where all that it may
+/// be is listed.
 fn may_be_text(schema: &Value) -> bool {
+    let lists_text = |option: &Value| option["enum"].as_array().is_some_and(|values| values.iter().any(Value::is_string));
     let options = schema["anyOf"].as_array();
-    schema["type"] == "string" || options.is_some_and(|options| options.iter().any(may_be_text))
+    schema["type"] == "string"
+        || options.is_some_and(|options| options.iter().any(|option| may_be_text(option) || lists_text(option)))
 }
 
 /// Schemas of every kind that the grammar knows, some levels deep.

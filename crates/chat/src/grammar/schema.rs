@@ -100,7 +100,6 @@ fn simplify(schema: &mut Value, root: &Value) {
 /// Which of the schemas that are referred to some finite value could satisfy, as far as their references go: the least such
 /// set, from the leaves up.
 struct Endings<'s> {
-    root: &'s Value,
     known: HashMap<&'s str, bool>,
 }
 
@@ -108,7 +107,7 @@ impl<'s> Endings<'s> {
     fn of(root: &'s Value) -> Self {
         let mut known = HashMap::new();
         references(root, &mut known);
-        let mut endings = Self { root, known };
+        let mut endings = Self { known };
         loop {
             let ends = |reference: &&&str| target(root, reference).is_none_or(|schema| endings.ends(schema));
             let new: Vec<&str> = endings
