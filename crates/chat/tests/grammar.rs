@@ -324,7 +324,8 @@ fn forced_calls_are_of_the_declared_parameters() {
 /// Whether a parameter may stand in the markup as it is: of such only the listed values are held to, where all that it may
 /// be is listed.
 fn may_be_text(schema: &Value) -> bool {
-    let lists_text = |option: &Value| option["enum"].as_array().is_some_and(|values| values.iter().any(Value::is_string));
+    let lists_text =
+        |option: &Value| option["enum"].as_array().is_some_and(|values| values.iter().any(Value::is_string));
     let options = schema["anyOf"].as_array();
     schema["type"] == "string"
         || options.is_some_and(|options| options.iter().any(|option| may_be_text(option) || lists_text(option)))

@@ -104,7 +104,8 @@ fn the_other_endpoints_bind_too() {
         jsonschema::validate(&object, &value).unwrap_or_else(|error| panic!("{error}: {value}"));
     };
     let format = json!({"type": "json_schema", "name": "reply", "strict": true, "schema": object});
-    let request = json!({"input": "Hello", "temperature": 0, "reasoning": {"effort": "none"}, "text": {"format": format}});
+    let request =
+        json!({"input": "Hello", "temperature": 0, "reasoning": {"effort": "none"}, "text": {"format": format}});
     let response = post(model(), "/v1/responses", &request).ok();
     assert_eq!((&response["status"], &response["text"]["format"]), (&json!("completed"), &format));
     is_valid(&response["output"][0]["content"][0]["text"]);
