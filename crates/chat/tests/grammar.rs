@@ -436,7 +436,8 @@ fn how_long_masks_take() {
     let forced = ForcedCalls { definitions: &definitions, function: None, parallel: true };
     let text = "  Some text with words, a number 12.5, and <tags> in it; then more of the same.\n".repeat(8);
     let json_text = serde_json::to_string(&text).expect("JSON");
-    let grammars: Vec<(&str, Box<dyn Fn() -> ReplyGrammar + '_>, String)> = vec![
+    type Compile<'c> = Box<dyn Fn() -> ReplyGrammar + 'c>;
+    let grammars: [(&str, Compile<'_>, String); 5] = [
         (
             "json_object",
             Box::new(|| vocabulary.answer(Format::JsonObject)),

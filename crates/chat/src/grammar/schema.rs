@@ -247,7 +247,7 @@ mod tests {
             node(json!(["other"]), itself.clone()),
             json!({"$ref": "http://elsewhere"}),
         ] {
-            prepare(&finite).expect(&finite.to_string());
+            prepare(&finite).unwrap_or_else(|error| panic!("{error}: {finite}"));
         }
         prepare(&json!("object")).expect_err("no schema");
     }

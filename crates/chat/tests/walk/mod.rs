@@ -77,7 +77,8 @@ impl<'t> Walk<'t> {
 
     fn choose(&mut self, grammar: &ReplyGrammar, closing: bool) -> u32 {
         let closers: Vec<u32> = self.closers.iter().copied().filter(|&id| allows(grammar, id)).collect();
-        if !closers.is_empty() && (closing || self.below(3) == 0) {
+        // Not always, since the only mark may be one that leads nowhere: a line break before a number.
+        if !closers.is_empty() && self.below(5) < if closing { 4 } else { 2 } {
             return closers[self.below(closers.len())];
         }
         let all: Vec<u32> = (0..self.tokenizer.vocabulary() as u32).filter(|&id| allows(grammar, id)).collect();

@@ -47,15 +47,21 @@ fn pieces_are_text_or_bytes() {
 fn a_conversations_prompt_is_the_one_that_is_read() {
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
     let speaker = Speaker::new(true, 4096);
-    for request in [
-        json!({"messages": [{"role": "user", "content": "Go"}]}),
-        json!({"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go"}],
-            "tools": [tool], "chat_template_kwargs": {"enable_thinking": false}, "add_generation_prompt": true}),
-        json!({"messages": [{"role": "user", "content": "Go"}], "tools": [tool], "tool_choice": "required"}),
+    for (reply, request) in [
+        ("x", json!({"messages": [{"role": "user", "content": "Go"}]})),
+        (
+            "x",
+            json!({"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go"}],
+                "tools": [tool], "chat_template_kwargs": {"enable_thinking": false}, "add_generation_prompt": true}),
+        ),
+        (
+            "</function>\n</tool_call>",
+            json!({"messages": [{"role": "user", "content": "Go"}], "tools": [tool], "tool_choice": "required"}),
+        ),
     ] {
         let shown = post(speaker.server.address, "/apply-template", &request).ok();
         let tokens = post(speaker.server.address, "/tokenize", &request).ok();
-        let usage = speaker.reply("x", &request)["usage"].clone();
+        let usage = speaker.reply(reply, &request)["usage"].clone();
         assert_eq!(shown, json!({"prompt": speaker.prompt()}));
         assert_eq!(tokens["tokens"], json!(speaker.lines.prompts().pop().expect("a prompt")));
         assert_eq!(tokens["count"], usage["prompt_tokens"]);
