@@ -1,12 +1,15 @@
-"""Structured output with the official openai package: pydantic models in, instances of them out."""
+"""Structured output with the official packages: pydantic models in, instances of them out."""
 
 import enum
 import json
 from typing import Annotated, Literal, Optional, Union
 
+import anthropic
 import openai
 import pydantic
 import pytest
+
+from conftest import PATIENCE
 
 MODEL = "lily"
 QUESTION = [{"role": "user", "content": "What is 38 + 57?"}]
@@ -117,6 +120,33 @@ def test_json_object(client):
 def test_the_words_of_other_servers(client, words, allowed):
     completion = client.chat.completions.create(**request(extra_body=NO_THINKING | words))
     assert completion.choices[0].message.content in allowed
+
+
+@pytest.mark.parametrize("effort", ["medium", "none"])
+def test_responses_parse(client, effort):
+    parameters = {"model": MODEL, "input": "What is 38 + 57?", "temperature": 0, "max_output_tokens": 800}
+    parameters |= {"reasoning": {"effort": effort}, "text_format": Reply}
+    whole = client.responses.parse(**parameters)
+    assert isinstance(whole.output_parsed, Reply), whole
+    with client.responses.stream(**parameters) as stream:
+        assert stream.get_final_response().output_parsed == whole.output_parsed
+
+
+# Anthropic's package leaves bounds of numbers and texts out of the schema.
+class Verdict(pydantic.BaseModel):
+    unit: Unit
+    sure: bool
+
+
+@pytest.mark.parametrize("thinking", [{"type": "disabled"}, {"type": "adaptive"}])
+def test_messages_parse(server, thinking):
+    parameters = {"model": MODEL, "messages": QUESTION, "max_tokens": 800, "thinking": thinking}
+    parameters |= {"output_format": Verdict, "extra_body": {"temperature": 0}}
+    with anthropic.Anthropic(base_url=server.url, api_key="unused", max_retries=0, timeout=PATIENCE) as claude:
+        whole = claude.messages.parse(**parameters)
+        assert isinstance(whole.parsed_output, Verdict), whole
+        with claude.messages.stream(**parameters) as stream:
+            assert stream.get_final_message().parsed_output == whole.parsed_output
 
 
 class SetLight(pydantic.BaseModel):

@@ -157,9 +157,11 @@ impl ApiError {
         self.code
     }
 
-    /// Names the parameter `to` if it names `from`: what a request is read into may have other names than the request.
+    /// Names the parameter `to` where it names `from` or a part of it: what a request is read into may have other names than
+    /// the request.
     pub(crate) fn renaming(mut self, from: &str, to: &str) -> Self {
-        if self.param.as_deref() == Some(from) {
+        let is_part = |rest: &str| rest.is_empty() || rest.starts_with(['[', '.']);
+        if self.param.as_deref().and_then(|param| param.strip_prefix(from)).is_some_and(is_part) {
             self.param = Some(to.into());
         }
         self

@@ -96,40 +96,6 @@ fn the_words_of_other_clients_bind_too() {
 }
 
 #[test]
-fn the_other_endpoints_bind_too() {
-    let object = json!({"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
-        "additionalProperties": false});
-    let is_valid = |text: &Value| {
-        let value: Value = serde_json::from_str(text.as_str().expect("text")).expect("JSON");
-        jsonschema::validate(&object, &value).unwrap_or_else(|error| panic!("{error}: {value}"));
-    };
-    let format = json!({"type": "json_schema", "name": "reply", "strict": true, "schema": object});
-    let request =
-        json!({"input": "Hello", "temperature": 0, "reasoning": {"effort": "none"}, "text": {"format": format}});
-    let response = post(model(), "/v1/responses", &request).ok();
-    assert_eq!((&response["status"], &response["text"]["format"]), (&json!("completed"), &format));
-    is_valid(&response["output"][0]["content"][0]["text"]);
-
-    let message = |changes: Value| {
-        let mut request = json!({"model": "lily", "max_tokens": 100, "temperature": 0,
-            "messages": [{"role": "user", "content": "Hello"}]});
-        for (name, value) in changes.as_object().expect("an object") {
-            request[name] = value.clone();
-        }
-        post(model(), "/v1/messages", &request)
-    };
-    let format = json!({"type": "json_schema", "schema": object});
-    for words in [json!({"output_config": {"format": format}}), json!({"output_format": format})] {
-        let answer = message(words).ok();
-        assert_eq!(answer["stop_reason"], "end_turn");
-        is_valid(&answer["content"][0]["text"]);
-    }
-    let begun = json!([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "{"}]);
-    assert_eq!(message(json!({"output_config": {"format": format}, "messages": begun})).status, 400);
-}
-
-/// Schemas are for the reply: a prompt is counted whatever they are.
-#[test]
 fn counting_needs_no_grammar() {
     let request = ask(json!({"response_format": strict(&json!({"type": "string", "not": {}}))}));
     chat(model(), &request).error(400);

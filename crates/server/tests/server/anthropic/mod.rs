@@ -2,6 +2,7 @@
 
 mod cache;
 mod errors;
+mod format;
 mod messages;
 mod prompts;
 mod stream;

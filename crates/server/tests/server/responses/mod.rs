@@ -3,6 +3,7 @@
 mod calls;
 mod conversation;
 mod errors;
+mod format;
 mod stream;
 
 use crate::client::{Answer, post};
