@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::fairness::Rotation;
 use crate::request::SubmitError;
 use crate::sequence::Job;
 use crate::{CacheStats, Event, Stats};
@@ -41,6 +42,7 @@ pub(crate) struct Inbox {
 struct Shared {
     stage: Stage,
     queue: VecDeque<Job>,
+    rotation: Rotation,
     running: usize,
     /// Requests that the engine's thread has taken from the queue and that wait for something there.
     parked: usize,
@@ -86,6 +88,7 @@ impl Inbox {
         let shared = Shared {
             stage: Stage::Open,
             queue: VecDeque::new(),
+            rotation: Rotation::default(),
             running: 0,
             parked: 0,
             reply_time: None,
@@ -114,13 +117,20 @@ impl Inbox {
         if shared.taken() >= self.capacity {
             shared.queue.retain(|job| !job.events.cancelled());
         }
-        if shared.taken() >= self.capacity {
+        if shared.taken() >= self.capacity && !self.lets_in(&shared, job.client) {
             return Err(SubmitError::QueueFull { retry_after: self.retry_after(&shared) });
         }
         shared.queue.push_back(job);
         drop(shared);
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// Whether a client gets a place in the full queue: one that has none there, as long as that is less than twice full.
+    fn lets_in(&self, shared: &Shared, client: u64) -> bool {
+        let queue = self.capacity.saturating_sub(self.parallel);
+        let waiting = shared.parked + shared.queue.len();
+        waiting < queue.saturating_mul(2) && shared.queue.iter().all(|job| job.client != client)
     }
 
     /// When the next of the running replies may end, and with it the wait of one in the queue.
@@ -138,8 +148,8 @@ impl Inbox {
         loop {
             shared.queue.retain(|job| !job.events.cancelled());
             let free = if shared.stage == Stage::Aborting { 0 } else { self.parallel.saturating_sub(running + ready) };
-            let starting = free.min(shared.queue.len());
-            let jobs: Vec<Job> = shared.queue.drain(..starting).collect();
+            let Shared { queue, rotation, .. } = &mut *shared;
+            let jobs = rotation.take(queue, free);
             (shared.running, shared.parked) = (running + jobs.len(), parked);
             let ends = match shared.stage {
                 Stage::Open => false,

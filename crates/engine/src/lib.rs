@@ -8,13 +8,14 @@
 //! goes on from the longest part of its prompt that is there.
 //!
 //! ```text
-//! Engine::submit ─► queue (bounded, first come first served) ─► up to `parallel` sequences ─► Backend::forward
+//! Engine::submit ─► queue (bounded, clients take turns) ─► up to `parallel` sequences ─► Backend::forward
 //!       Reply    ◄──────────────────────────── events ◄──────────────────────┘
 //! ```
 
 mod admission;
 mod cache;
 mod constraint;
+mod fairness;
 mod inbox;
 mod penalties;
 mod reply;
@@ -41,7 +42,8 @@ pub use request::{Budget, Penalties, Request, SubmitError};
 pub struct Options {
     /// Sequences that run at once; at least 1.
     pub parallel: usize,
-    /// Requests that may wait for one of those places; beyond it [`SubmitError::QueueFull`].
+    /// Requests that may wait for one of those places; beyond it [`SubmitError::QueueFull`]. A client that has none waiting
+    /// is let in beyond that too, up to twice as many, so that another cannot shut it out.
     pub queue: usize,
     /// The most prompt tokens in one step, all sequences together; at least 1.
     pub prefill_chunk: usize,

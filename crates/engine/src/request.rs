@@ -65,6 +65,8 @@ pub struct Request {
     pub budget: Option<Budget>,
     /// What the reply must follow.
     pub constraint: Option<Box<dyn Constraint>>,
+    /// Whose request it is, by any number that tells clients apart: those that wait take turns.
+    pub client: u64,
 }
 
 impl Request {
@@ -82,6 +84,7 @@ impl Request {
             top_logprobs: None,
             budget: None,
             constraint: None,
+            client: 0,
         }
     }
 
@@ -138,6 +141,7 @@ impl Request {
             top_logprobs: self.top_logprobs,
             budget: self.budget,
             constraint: self.constraint,
+            client: self.client,
             events,
         }
     }

@@ -23,6 +23,7 @@ pub(crate) struct Job {
     pub(crate) top_logprobs: Option<usize>,
     pub(crate) budget: Option<Budget>,
     pub(crate) constraint: Option<Box<dyn Constraint>>,
+    pub(crate) client: u64,
     pub(crate) events: Events,
 }
 

@@ -45,7 +45,7 @@ proptest! {
             stop_tokens,
             top_logprobs,
             budget: budget.map(|(tokens, until, close)| Budget { tokens, until, close }),
-            constraint: None,
+            ..Request::new(Vec::new(), 1)
         };
         let engine = Script::default().engine(options());
         assert_expected(&request, engine.submit(request.clone()).expect("valid"));

@@ -84,6 +84,43 @@ fn places_are_given_in_order_of_arrival() {
     assert!(script.calls().iter().all(|call| call.len() <= 2));
 }
 
+/// A client that asks for much waits for one that asks for little, and not the other way round.
+#[test]
+fn clients_take_turns() {
+    let script = Script::held();
+    let engine = script.engine(Options { parallel: 1, ..options() });
+    let clients = [1, 1, 1, 1, 1, 2, 3, 2];
+    let requests: Vec<Request> = clients
+        .into_iter()
+        .zip(0..)
+        .map(|(client, name)| Request { client, ..Request::new(prompt(name, 10), 3) })
+        .collect();
+    let replies: Vec<_> = requests.iter().map(|request| engine.submit(request.clone()).expect("valid")).collect();
+    script.call(1);
+    script.release();
+    requests.iter().zip(replies).for_each(|(request, reply)| assert_expected(request, reply));
+    let mut started: Vec<u32> = (0..8).collect();
+    started.sort_by_key(|&name| script.calls_of(name)[0]);
+    // The first one runs before there is anybody else.
+    assert_eq!(started, [0, 5, 6, 1, 7, 2, 3, 4]);
+}
+
+#[test]
+fn a_full_queue_lets_another_client_in() {
+    let script = Script::held();
+    let engine = script.engine(Options { parallel: 1, queue: 2, ..options() });
+    let submit = |client| engine.submit(Request { client, ..Request::new(prompt(1, 10), 3) });
+    let mut replies: Vec<_> = (0..3).map(|_| submit(1).expect("there is room")).collect();
+    script.call(1);
+    assert!(matches!(submit(1), Err(SubmitError::QueueFull { .. })));
+    replies.push(submit(2).expect("it has none there"));
+    assert!(matches!(submit(2), Err(SubmitError::QueueFull { .. })));
+    replies.push(submit(3).expect("it has none there"));
+    assert!(matches!(submit(4), Err(SubmitError::QueueFull { .. })), "twice as many is the end");
+    script.release();
+    replies.into_iter().for_each(|reply| drop(complete(reply)));
+}
+
 #[test]
 fn the_queue_has_a_bound() {
     let script = Script::held();
