@@ -15,6 +15,7 @@ use futures_util::future::try_join_all;
 use lily_engine::Engine;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What surrounds the choices, in the answer or in each chunk of it.
 pub(crate) struct Answer {
@@ -51,7 +52,9 @@ impl Answer {
 
     /// What a client is told when the engine gave up on its reply. Ends the answer.
     pub(crate) fn failure(&self, message: String) -> ApiError {
-        if self.engine.stats().accepting {
+        if self.counts.end.get() == Some(&End::TimedOut) {
+            ApiError::timed_out(message)
+        } else if self.engine.stats().accepting {
             self.ended(End::Failed);
             ApiError::internal(message)
         } else {
@@ -63,6 +66,11 @@ impl Answer {
     /// Tells the log how it ended. The first that is told counts.
     pub(crate) fn ended(&self, end: End) {
         self.counts.end.get_or_init(|| end);
+    }
+
+    /// Tokens of its prompt that were cached, and the time since the request.
+    pub(crate) fn cached_and_elapsed(&self) -> (usize, Duration) {
+        (self.counts.cached_tokens(), self.counts.begun.elapsed())
     }
 
     pub(crate) fn with(&self, choices: Vec<Value>) -> Value {
@@ -97,7 +105,7 @@ pub(crate) async fn answer(
     parameters: &Parameters,
 ) -> Result<Response, ApiError> {
     if parameters.stream {
-        return Ok(stream::respond(choices, Chunks::new(shape, answer, parameters.include_usage)));
+        return Ok(stream::respond(choices, Chunks::new(shape, answer, parameters)));
     }
     let replies = try_join_all(choices.into_iter().map(Generation::complete)).await;
     let replies = replies.map_err(|message| answer.failure(message))?;

@@ -2,25 +2,29 @@
 
 use crate::answer::{Answer, Shape};
 use crate::generate::{End, Reason};
+use crate::params::Parameters;
 use crate::stream::{Writer, event};
 use crate::text::Delta;
 use crate::usage::Usage;
 use axum::body::Bytes;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Each piece of a choice in a chunk of its own.
 pub(crate) struct Chunks<S> {
     shape: S,
     answer: Answer,
     include_usage: bool,
+    /// Whether the client wants to be told of its prompt.
+    return_progress: bool,
     usage: Usage,
     /// Of the choices that have ended.
     end: End,
 }
 
 impl<S: Shape> Chunks<S> {
-    pub(crate) fn new(shape: S, answer: Answer, include_usage: bool) -> Self {
-        Self { shape, answer, include_usage, usage: Usage::default(), end: End::Stop }
+    pub(crate) fn new(shape: S, answer: Answer, parameters: &Parameters) -> Self {
+        let &Parameters { include_usage, return_progress, .. } = parameters;
+        Self { shape, answer, include_usage, return_progress, usage: Usage::default(), end: End::Stop }
     }
 
     fn chunk(&self, choice: Value) -> Bytes {
@@ -36,6 +40,18 @@ impl<S: Shape> Writer for Chunks<S> {
     fn open(&mut self, choices: usize) -> Vec<Bytes> {
         let openings: Vec<Value> = (0..choices).filter_map(|index| self.shape.opening(index)).collect();
         openings.into_iter().map(|choice| self.chunk(choice)).collect()
+    }
+
+    /// As llama.cpp's server has it.
+    fn progress(&mut self, done: usize, total: usize) -> Vec<Bytes> {
+        if !self.return_progress {
+            return Vec::new();
+        }
+        let (cached, elapsed) = self.answer.cached_and_elapsed();
+        let mut chunk = self.answer.with(Vec::new());
+        chunk["prompt_progress"] =
+            json!({"total": total, "cache": cached, "processed": done, "time_ms": elapsed.as_millis() as u64});
+        vec![event(&chunk)]
     }
 
     fn delta(&mut self, index: usize, delta: Delta) -> Vec<Bytes> {

@@ -1,6 +1,7 @@
 //! Connections: accepting them, bounding the slow ones, ending them in an orderly way.
 
 use crate::App;
+use crate::auth::Peer;
 use crate::router::router;
 use crate::shared::Shared;
 use crate::status::warm_up;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tower_http::add_extension::AddExtension;
 
 /// Connections at once; more wait in the listener's backlog.
 const MAX_CONNECTIONS: usize = 1024;
@@ -43,8 +45,9 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let service = TowerToHyperService::new(router.clone());
+            Ok((stream, peer)) => {
+                let service = AddExtension::new(router.clone(), Peer(peer.ip()));
+                let service = TowerToHyperService::new(service);
                 let connection = http.serve_connection(TokioIo::new(at_once(stream)), service);
                 let connection = graceful.watch(connection);
                 connections.spawn(async move {

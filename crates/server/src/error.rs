@@ -110,6 +110,16 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, "The request body did not arrive in time.")
     }
 
+    /// 401 for a request without a key, or with one that is none of this server's.
+    pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
+        Self { code: Some("invalid_api_key"), ..Self::new(StatusCode::UNAUTHORIZED, message) }
+    }
+
+    /// 403 for a request that came by way of another site.
+    pub(crate) fn forbidden(code: &'static str, message: impl Into<String>) -> Self {
+        Self { code: Some(code), ..Self::new(StatusCode::FORBIDDEN, message) }
+    }
+
     /// 413.
     pub(crate) fn body_too_large(limit: usize) -> Self {
         let limit = match limit {
@@ -132,6 +142,11 @@ impl ApiError {
     /// 503 while the server ends, or before the model answers.
     pub(crate) fn unavailable(message: impl Into<String>) -> Self {
         Self { code: Some("unavailable"), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message) }
+    }
+
+    /// 504 for a reply that took too long.
+    pub(crate) fn timed_out(message: impl Into<String>) -> Self {
+        Self { code: Some("timeout"), ..Self::new(StatusCode::GATEWAY_TIMEOUT, message) }
     }
 
     /// 500: a fault of ours, never of the request.
@@ -179,6 +194,9 @@ impl IntoResponse for ApiError {
         let mut response = (self.status, Json(self.body())).into_response();
         let message = (!self.quotes_prompt).then(|| self.message.clone());
         response.extensions_mut().insert(Refusal { message, param: self.param.clone() });
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(after) = self.retry_after {
             // The header counts whole seconds; 0 would invite a client to hammer.
             let seconds = (after.as_secs() + u64::from(after.subsec_nanos() > 0)).max(1);

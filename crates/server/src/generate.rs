@@ -1,22 +1,16 @@
 //! One choice: the engine's reply turned into text and counts. Shared by all endpoints; knows no HTTP.
 
+pub(crate) use crate::counts::Counts;
 use crate::recorder::Recorder;
 use crate::reply::Reply;
 use crate::text::{Delta, ReplyText};
 use crate::usage::Usage;
 use futures_util::stream::{self, Stream};
 use lily_engine::{Event, FinishReason};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-
-/// What has happened to a request, for its line in the log: right at any moment, also when the client has gone.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) prompt_tokens: AtomicUsize,
-    pub(crate) completion_tokens: AtomicUsize,
-    /// How the whole answer ended; unset while it is being written, and for ever if its client goes.
-    pub(crate) end: OnceLock<End>,
-}
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::time::timeout_at;
 
 /// How an answer ended, if its client did not go before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +21,8 @@ pub(crate) enum End {
     Length,
     /// The engine gave up.
     Failed,
+    /// It took longer than a request may.
+    TimedOut,
     /// The server's end came first.
     Shutdown,
 }
@@ -46,6 +42,7 @@ impl End {
             Self::Stop => "stop",
             Self::Length => "length",
             Self::Failed => "failed",
+            Self::TimedOut => "timeout",
             Self::Shutdown => "shutdown",
         }
     }
@@ -93,6 +90,8 @@ pub(crate) struct Generation {
     recorder: Option<Recorder>,
     usage: Usage,
     counts: Arc<Counts>,
+    /// When the last token came.
+    last_token: Option<Instant>,
     stage: Stage,
 }
 
@@ -113,7 +112,7 @@ impl Generation {
         counts: Arc<Counts>,
     ) -> Self {
         let usage = Usage { prompt_tokens, ..Usage::default() };
-        Self { reply, text, recorder, usage, counts, stage: Stage::Running }
+        Self { reply, text, recorder, usage, counts, last_token: None, stage: Stage::Running }
     }
 
     /// What happens, as it happens.
@@ -148,15 +147,28 @@ impl Generation {
             Stage::Ended => return None,
         }
         loop {
-            match self.reply.recv().await? {
+            let event = match self.counts.deadline {
+                None => self.reply.recv().await,
+                // Tokens that are always there already would never let the timer go off.
+                Some(deadline) if deadline <= tokio::time::Instant::now() => return Some(self.timed_out()),
+                Some(deadline) => match timeout_at(deadline, self.reply.recv()).await {
+                    Ok(event) => event,
+                    Err(_elapsed) => return Some(self.timed_out()),
+                },
+            };
+            match event? {
                 Event::Started { cached_tokens } => {
+                    self.counts.started(cached_tokens);
                     self.cached(cached_tokens);
                     return Some(Update::Started { cached_tokens });
                 }
-                Event::Prefill { done, total } => return Some(Update::Prefill { done, total }),
+                Event::Prefill { done, total } => {
+                    self.counts.prefilled(done);
+                    return Some(Update::Prefill { done, total });
+                }
                 Event::Token(sample) => {
                     self.usage.completion_tokens += 1;
-                    self.counts.completion_tokens.fetch_add(1, Ordering::Relaxed);
+                    self.counts.token(&mut self.last_token);
                     if let Some(recorder) = &mut self.recorder {
                         recorder.token(sample.token);
                     }
@@ -183,6 +195,13 @@ impl Generation {
                 }
             }
         }
+    }
+
+    fn timed_out(&mut self) -> Update {
+        self.reply.cancel();
+        self.stage = Stage::Ended;
+        self.counts.end.get_or_init(|| End::TimedOut);
+        Update::Failed("The request took longer than this server lets one take, --request-timeout.".into())
     }
 
     /// Of the choices of one prompt the first tells for all.

@@ -1,9 +1,9 @@
 //! The HTTP server, compatible with OpenAI's API and Anthropic's.
 //!
 //! ```text
-//! connection ─► log ─► endpoint ─► body ─► params, messages, tools ─► conversation ─► submit ─► engine
-//!                         └──── stream (events) or one JSON ◄──── generate ◄──── text ◄────────────┘
-//!                                                                    └─► recorder ─► replay ─► conversation
+//! connection ─► log ─► gate ─► endpoint ─► body ─► params, messages, tools ─► conversation ─► submit ─► engine
+//!                                 └──── stream (events) or one JSON ◄──── generate ◄──── text ◄────────────┘
+//!                                                                            └─► recorder ─► replay ─► conversation
 //! ```
 //!
 //! where an endpoint is `chat`, `completions`, `responses` or `anthropic`, each of which reads and writes its own wire form.
@@ -19,6 +19,8 @@
 //! | `GET /v1/models`, `/v1/models/{id}` | the one model |
 //! | `GET /health` | 200 while the process lives, with the engine's counters |
 //! | `GET /ready` | 200 once the model has answered, 503 before and while shutting down |
+//! | `GET /status` | what runs and on what: model, device, requests under way, tokens, cache, memory |
+//! | `GET /metrics` | the same as counters and histograms, in OpenMetrics' text for Prometheus |
 //!
 //! Where OpenAI leaves it open:
 //! - `model` may be any string or absent; the answer bears the served model's name.
@@ -53,10 +55,14 @@
 //! - `logprobs` list every generated token whose text is given, reasoning and its markers included; where a stop string
 //!   cuts a token, that token is the last.
 //! - `usage.completion_tokens_details.reasoning_tokens` counts the tokens before the first of the content.
+//! - `return_progress` in a streamed request gives a chunk without choices for each part of its prompt that has been read:
+//!   `prompt_progress` with the tokens in all (`total`), those that were cached (`cache`), those that are in
+//!   (`processed`), and the milliseconds since the request (`time_ms`).
 //! - With `n` > 1 choice `i` uses `seed + i`, so that it equals the only choice of a request with that seed.
 
 mod answer;
 mod anthropic;
+mod auth;
 mod body;
 mod chat;
 mod chat_shape;
@@ -66,14 +72,19 @@ mod completions;
 mod connection;
 mod constraint;
 mod conversation;
+mod counts;
+mod cross_origin;
 mod embeddings;
+mod engine_metrics;
 mod error;
 mod fields;
+mod gate;
 mod generate;
 mod infill;
 mod log;
 mod logprobs;
 mod messages;
+mod metrics;
 mod models;
 mod params;
 mod recent;
@@ -93,13 +104,15 @@ mod tokens;
 mod tools;
 mod usage;
 
-use lily_backend::Sampling;
+use lily_backend::{MemoryPlan, Sampling};
 use lily_chat::{ChatTemplate, Tokenizer};
 use lily_engine::Engine;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use auth::{ApiKeys, BadKey};
 pub use connection::serve;
+pub use cross_origin::CrossOrigin;
 
 /// What is served.
 pub struct App {
@@ -133,12 +146,21 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// Bounds on clients that are slow.
     pub timeouts: Timeouts,
+    /// How long a request may take from its header to the end of its reply, the wait in the queue included; then 504.
+    pub request_timeout: Option<Duration>,
+    /// The keys that let requests in.
+    pub keys: ApiKeys,
+    /// Which other sites' pages are let in.
+    pub cross_origin: CrossOrigin,
+    /// The memory that was planned, for `/status` and `/metrics`.
+    pub plan: Option<MemoryPlan>,
     /// What applies where a request is silent.
     pub defaults: Defaults,
 }
 
 impl Config {
-    /// Bodies up to 32 MiB, 64 MiB each of replies and of responses kept, 30 seconds of grace, the other parts' defaults.
+    /// Bodies up to 32 MiB, 64 MiB each of replies and of responses kept, 30 seconds of grace, open to every client that is no
+    /// foreign page, the other parts' defaults.
     #[must_use]
     pub fn new(model_name: impl Into<String>) -> Self {
         Self {
@@ -149,6 +171,10 @@ impl Config {
             response_bytes: 64 << 20,
             shutdown_grace: Duration::from_secs(30),
             timeouts: Timeouts::default(),
+            request_timeout: None,
+            keys: ApiKeys::default(),
+            cross_origin: CrossOrigin::default(),
+            plan: None,
             defaults: Defaults::default(),
         }
     }

@@ -3,8 +3,9 @@
 
 use crate::error::Refusal;
 use crate::generate::Counts;
+use crate::metrics::Metrics;
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::Request;
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -13,10 +14,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::Duration;
 
 /// Prompts over this many tokens take long enough for somebody to ask what the server does.
 const LONG_PROMPT: usize = 2000;
+/// The endpoint of paths that there are not.
+const NO_ENDPOINT: &str = "none";
 
 /// Tells that a request has been taken whose prompts hold this many tokens, if that is many.
 pub(crate) fn started(prompt_tokens: usize) {
@@ -25,16 +28,26 @@ pub(crate) fn started(prompt_tokens: usize) {
     }
 }
 
-/// Logs the request and gives its handler the [`Counts`] to fill.
-pub(crate) async fn requests(mut request: Request, next: Next) -> Response {
-    let counts = Arc::new(Counts::default());
+/// What is needed to watch a request.
+#[derive(Clone)]
+pub(crate) struct Watch {
+    pub(crate) metrics: Arc<Metrics>,
+    /// The longest that a request may take.
+    pub(crate) limit: Option<Duration>,
+}
+
+/// Logs and counts the request, and gives its handler the [`Counts`] to fill.
+pub(crate) async fn requests(State(watch): State<Watch>, mut request: Request, next: Next) -> Response {
+    let endpoint = request.extensions().get::<MatchedPath>().map_or(NO_ENDPOINT, MatchedPath::as_str).to_owned();
+    let counts = watch.metrics.counts(endpoint, watch.limit);
     let mut line = Line {
+        number: watch.metrics.begin(&counts),
+        metrics: watch.metrics,
         method: request.method().clone(),
         path: request.uri().path().to_owned(),
         status: None,
         refusal: None,
         counts: Arc::clone(&counts),
-        begun: Instant::now(),
     };
     request.extensions_mut().insert(counts);
     let mut response = next.run(request).await;
@@ -45,6 +58,8 @@ pub(crate) async fn requests(mut request: Request, next: Next) -> Response {
 
 /// Writes itself when it is dropped: only then is it known how a stream ended.
 struct Line {
+    number: u64,
+    metrics: Arc<Metrics>,
     method: Method,
     path: String,
     /// `None` if the client went before there was an answer.
@@ -52,7 +67,6 @@ struct Line {
     /// If the answer is an error.
     refusal: Option<Refusal>,
     counts: Arc<Counts>,
-    begun: Instant,
 }
 
 impl Line {
@@ -68,7 +82,8 @@ impl Line {
     /// Watched by programs that ask every few seconds.
     fn is_routine(&self) -> bool {
         let path = self.path.as_str();
-        self.method == Method::GET && (matches!(path, "/health" | "/ready") || path.starts_with("/v1/models"))
+        self.method == Method::GET
+            && (matches!(path, "/health" | "/ready" | "/metrics" | "/status") || path.starts_with("/v1/models"))
     }
 }
 
@@ -76,7 +91,14 @@ impl Drop for Line {
     fn drop(&mut self) {
         // 499 is what proxies write for a client that went away.
         let status = self.status.map_or(499, |status| status.as_u16());
-        let ms = self.begun.elapsed().as_millis() as u64;
+        // A method may be any word; those that are none of HTTP's must not become labels.
+        let known =
+            [Method::GET, Method::POST, Method::HEAD, Method::OPTIONS, Method::PUT, Method::PATCH, Method::DELETE];
+        let method = if known.contains(&self.method) { self.method.as_str() } else { "other" };
+        self.metrics.end(self.number, method, status);
+        let counts = &self.counts;
+        let milliseconds = |time: Duration| time.as_millis() as u64;
+        let ms = milliseconds(counts.begun.elapsed());
         if self.is_routine() {
             tracing::debug!(method = %self.method, path = self.path, status, ms, "request");
             return;
@@ -86,11 +108,15 @@ impl Drop for Line {
             method = %self.method,
             path = self.path,
             status,
-            prompt_tokens = self.counts.prompt_tokens.load(Ordering::Relaxed),
-            completion_tokens = self.counts.completion_tokens.load(Ordering::Relaxed),
+            prompt_tokens = counts.prompt_tokens.load(Ordering::Relaxed),
+            completion_tokens = counts.completion_tokens.load(Ordering::Relaxed),
             end = self.end(),
             param = refusal.and_then(|refusal| refusal.param.as_deref()),
             error = refusal.and_then(|refusal| refusal.message.as_deref()),
+            cached_tokens = counts.queued().map(|_| counts.cached_tokens()),
+            queue_ms = counts.queued().map(milliseconds),
+            first_token_ms = counts.first_token().map(milliseconds),
+            tokens_per_second = counts.tokens_per_second().map(|rate| (rate * 10.0).round() / 10.0),
             ms,
             "request"
         );

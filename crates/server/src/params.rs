@@ -52,6 +52,8 @@ pub(crate) struct Parameters {
     pub(crate) choices: usize,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
+    /// Whether a stream tells how far its prompt is.
+    pub(crate) return_progress: bool,
 }
 
 impl Parameters {
@@ -79,6 +81,7 @@ impl Parameters {
             choices: request.integer("n", 1..=MAX_N)?.unwrap_or(1) as usize,
             stream: request.boolean("stream")?.unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
+            return_progress: request.boolean("return_progress")?.unwrap_or(false),
         })
     }
 }

@@ -1,16 +1,19 @@
 //! Which path leads where, and what surrounds every handler.
 
 use crate::error::ApiError;
+use crate::gate::{self, Gate};
+use crate::log::Watch;
 use crate::shared::Shared;
-use crate::{anthropic, chat, completions, embeddings, log, models, responses, status, tokens};
+use crate::{anthropic, chat, completions, embeddings, log, metrics, models, responses, status, tokens};
 use axum::Router;
 use axum::extract::Request;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use std::any::Any;
 use std::sync::Arc;
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::CorsLayer;
 
 pub(crate) fn router(shared: Arc<Shared>) -> Router {
     let paths = Router::new()
@@ -29,21 +32,31 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/v1/models/{*id}", get(models::one))
         .route("/health", get(status::health))
         .route("/ready", get(status::ready))
-        .with_state(shared);
-    surround(paths)
+        .route("/status", get(status::status))
+        .route("/metrics", get(metrics::metrics))
+        .with_state(Arc::clone(&shared));
+    let watch = Watch { metrics: Arc::clone(&shared.metrics), limit: shared.config.request_timeout };
+    surround(paths, Gate::new(&shared.config), shared.config.cross_origin.layer(), watch)
 }
 
-fn surround(paths: Router) -> Router {
-    paths
+fn surround(paths: Router, gate: Gate, cors: Option<CorsLayer>, watch: Watch) -> Router {
+    let guarded = paths
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(Arc::new(gate), gate::admit));
+    let shared_with_others = match cors {
+        // Outside of the gate: a browser that asks whether it may ask sends no key.
+        Some(cors) => guarded.layer(cors),
+        None => guarded,
+    };
+    shared_with_others
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn(anthropic::shape))
-        .layer(from_fn(log::requests))
+        .layer(from_fn_with_state(watch, log::requests))
 }
 
 /// What a client that is lost is told there is; the more particular of two that end alike first.
-const PATHS: [&str; 11] = [
+const PATHS: [&str; 13] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
@@ -55,6 +68,8 @@ const PATHS: [&str; 11] = [
     "/apply-template",
     "/health",
     "/ready",
+    "/status",
+    "/metrics",
 ];
 
 async fn not_found(request: Request) -> ApiError {
@@ -73,12 +88,16 @@ fn panicked(_panic: Box<dyn Any + Send + 'static>) -> Response {
 #[cfg(test)]
 mod tests {
     use super::surround;
+    use crate::gate::Gate;
+    use crate::log::Watch;
+    use crate::metrics::Metrics;
     use axum::Router;
     use axum::body::{Body, to_bytes};
     use axum::extract::Request;
     use axum::http::StatusCode;
     use axum::routing::get;
     use serde_json::Value;
+    use std::sync::Arc;
     use tower::ServiceExt;
 
     async fn broken() -> &'static str {
@@ -87,7 +106,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_is_an_answer_and_no_end() {
-        let router = surround(Router::new().route("/broken", get(broken)).route("/fine", get(|| async { "fine" })));
+        let paths = Router::new().route("/broken", get(broken)).route("/fine", get(|| async { "fine" }));
+        let watch = Watch { metrics: Arc::new(Metrics::new(None)), limit: None };
+        let router = surround(paths, Gate::default(), None, watch);
         let ask = |path: &str| router.clone().oneshot(Request::get(path).body(Body::empty()).expect("a request"));
         let answer = ask("/broken").await.expect("an answer");
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);

@@ -1,6 +1,8 @@
 //! What every handler shares, and the threads for work that would hold up others.
 
+use crate::engine_metrics::EngineMetrics;
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use crate::params::Limits;
 use crate::replay::ReplayStore;
 use crate::responses::ResponseStore;
@@ -10,7 +12,7 @@ use lily_engine::Engine;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
@@ -32,10 +34,13 @@ pub(crate) struct Shared {
     pub(crate) responses: Arc<ResponseStore>,
     /// There once a request has needed it, or why it cannot be.
     grammars: OnceLock<Result<Grammars, String>>,
+    pub(crate) metrics: Arc<Metrics>,
     /// Set once the model has answered.
     pub(crate) ready: AtomicBool,
     /// Seconds since 1970 at the start.
     pub(crate) started: u64,
+    /// The start, for durations.
+    pub(crate) since: Instant,
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
     /// Tells the ids of this process from those of another.
@@ -59,6 +64,7 @@ impl Shared {
             replay: Arc::new(ReplayStore::new(config.replay_bytes)),
             responses: Arc::new(ResponseStore::new(config.response_bytes)),
             grammars: OnceLock::new(),
+            metrics: Arc::new(Metrics::new(Some(EngineMetrics { engine: engine.clone(), plan: config.plan }))),
             engine,
             tokenizer,
             template,
@@ -67,6 +73,7 @@ impl Shared {
             limits,
             ready: AtomicBool::new(false),
             started: now(),
+            since: Instant::now(),
             small: Arc::new(Semaphore::new(SMALL_AT_ONCE)),
             large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
             process: RandomState::new().build_hasher().finish(),

@@ -1,11 +1,12 @@
-//! `GET /health` and `/ready`, and the request that finds out whether the model answers.
+//! `GET /health`, `/ready` and `/status`, and the request that finds out whether the model answers.
 
+use crate::engine_metrics::{parts, resident_bytes};
 use crate::error::ApiError;
 use crate::shared::Shared;
 use axum::Json;
 use axum::extract::State;
 use lily_engine::{Event, Request};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -34,6 +35,65 @@ pub(crate) async fn ready(State(shared): State<Arc<Shared>>) -> Result<Json<Valu
         return Err(ApiError::unavailable("The model has not answered yet."));
     }
     Ok(Json(json!({"status": "ready"})))
+}
+
+/// What runs, on what, and what it does now: for people and for pages. Programs that watch it read `/metrics`.
+pub(crate) async fn status(State(shared): State<Arc<Shared>>) -> Json<Value> {
+    let (engine, config) = (&shared.engine, &shared.config);
+    let stats = engine.stats();
+    let ready = shared.ready.load(Ordering::Acquire);
+    let state = match (stats.accepting, ready) {
+        (false, _) => "stopping",
+        (true, false) => "starting",
+        (true, true) => "ready",
+    };
+    let cache = stats.cache;
+    let planned = config.plan.map(|plan| {
+        let mut planned: Map<String, Value> =
+            parts(&plan).iter().map(|&(part, bytes)| (part.into(), bytes.into())).collect();
+        planned.insert("total".into(), plan.total().into());
+        planned
+    });
+    Json(json!({
+        "status": state,
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_seconds": shared.since.elapsed().as_secs(),
+        "model": {
+            "id": config.model_name,
+            "context": engine.max_context(),
+            "longest_context": config.longest_context,
+        },
+        "device": engine.description().name,
+        "parallel": config.plan.map(|plan| plan.parallel),
+        "requests": {
+            "running": stats.running,
+            "queued": stats.queued,
+            "under_way": shared.metrics.now(),
+        },
+        "tokens": {
+            "prefilled": stats.prefilled_tokens,
+            "cached": cache.cached_tokens,
+            "generated": stats.generated_tokens,
+        },
+        "cache": {
+            "limit_bytes": config.plan.map(|plan| plan.cache),
+            "bytes": cache.bytes,
+            "snapshots": cache.snapshots,
+            "hits": cache.hits,
+            "misses": cache.misses,
+            "evictions": cache.evictions,
+            "disk": {
+                "bytes": cache.disk_bytes,
+                "snapshots": cache.disk_snapshots,
+                "waiting": cache.disk_waiting,
+                "writes": cache.disk_writes,
+                "reads": cache.disk_reads,
+                "evictions": cache.disk_evictions,
+                "errors": cache.disk_errors,
+            },
+        },
+        "memory": {"planned_bytes": planned, "resident_bytes": resident_bytes()},
+    }))
 }
 
 /// Has the model write one token, which also brings its weights into memory. Readiness follows.

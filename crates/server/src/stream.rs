@@ -15,12 +15,17 @@ use tokio::time::{Instant, timeout_at};
 
 /// The longest silence in a stream: proxies and clients take a longer one for a dead connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
+
 /// How an endpoint writes its stream. Each piece is a whole event, or several.
 pub(crate) trait Writer: Send + 'static {
     /// What comes before anything is known of the replies.
     fn open(&mut self, choices: usize) -> Vec<Bytes>;
     /// A choice has a place, and so much of its prompt need not be read.
     fn started(&mut self, _cached_tokens: usize) -> Vec<Bytes> {
+        Vec::new()
+    }
+    /// More of a choice's prompt has been read.
+    fn progress(&mut self, _done: usize, _total: usize) -> Vec<Bytes> {
         Vec::new()
     }
     /// More of a choice.
@@ -116,10 +121,11 @@ impl<W: Writer> Events<W> {
             // The timer, not each chunk of a prompt, decides when to tell: it goes off at once if it is due.
             Update::Prefill { done, total } => {
                 self.prefill = Some((done, total));
-                if Instant::now() >= self.silent_until {
+                let told = self.writer.progress(done, total);
+                if told.is_empty() && Instant::now() >= self.silent_until {
                     self.break_silence();
                 }
-                return;
+                told
             }
             Update::Delta(delta) => {
                 self.prefill = None;

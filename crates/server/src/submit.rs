@@ -147,6 +147,7 @@ pub(crate) fn submit(
                 top_logprobs: job.top_logprobs,
                 budget: job.reading.budget(&shared.tokenizer)?,
                 constraint: job.reading.constraint(),
+                client: counts.client.get().copied().unwrap_or_default(),
             };
             let reply = shared.engine.submit(request).map_err(|error| refused(error, param, &shared.limits))?;
             let tokenizer = Arc::clone(&shared.tokenizer);

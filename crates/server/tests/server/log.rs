@@ -75,6 +75,9 @@ fn a_line_says_how_the_reply_ended() {
     assert_eq!(post(server.address, "/v1/completions", &stream(2101, 5)).status, 200);
     let line = log.line(&["prompt_tokens=2101", "completion_tokens=5", "end=\"length\""]);
     assert!(line.contains("INFO") && line.contains("status=200") && !line.contains("error="), "{line}");
+    for field in ["cached_tokens=0", "queue_ms=", "first_token_ms=", "tokens_per_second=", " ms="] {
+        assert!(line.contains(field), "{field}: {line}");
+    }
 
     let mut stopped = stream(2102, 900_000);
     stopped["stop"] = json!(["e"]);

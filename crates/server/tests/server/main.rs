@@ -9,6 +9,7 @@ mod completions;
 mod gather;
 mod lifecycle;
 mod log;
+mod operations;
 mod replay;
 mod responses;
 mod roles;
