@@ -6,6 +6,9 @@ use std::path::PathBuf;
 /// The checkpoint that Lily is made for.
 pub const CHECKPOINT: &str = "mlx-community/Qwen3.6-35B-A3B-4bit";
 
+/// Its revision that Lily was tested against.
+pub const REVISION: &str = "38740b847e4cb78f352aba30aa41c76e08e6eb46";
+
 /// Why a checkpoint cannot be used, or not written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

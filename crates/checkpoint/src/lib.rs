@@ -27,7 +27,7 @@ mod weights;
 pub use bytes::Bytes;
 pub use checkpoint::{ChatFiles, Checkpoint};
 pub use config::{AttentionConfig, Config, DeltaNetConfig, LayerKind, MoeConfig};
-pub use error::{CHECKPOINT, Error};
+pub use error::{CHECKPOINT, Error, REVISION};
 pub use generation::GenerationConfig;
 pub use layout::TensorInfo;
 pub use locate::{Environment, Located, Source, locate};

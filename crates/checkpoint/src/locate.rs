@@ -65,7 +65,9 @@ impl Environment {
         }
     }
 
-    fn hub(&self) -> Option<PathBuf> {
+    /// The Hugging Face cache; `None` without any of the variables and without a home.
+    #[must_use]
+    pub fn hub_cache(&self) -> Option<PathBuf> {
         (self.hf_hub_cache.clone())
             .or_else(|| self.hf_home.as_ref().map(|home| home.join("hub")))
             .or_else(|| self.home.as_ref().map(|home| home.join(".cache/huggingface/hub")))
@@ -80,7 +82,7 @@ pub fn locate(explicit: Option<&Path>, environment: &Environment) -> Located {
     let mut notes = Vec::new();
     let asked = explicit.or(environment.lily_model.as_deref()).map(Path::to_owned);
     let source =
-        asked.or_else(|| downloaded(&environment.hub()?, &mut notes)).map_or(Source::Embedded, Source::Directory);
+        asked.or_else(|| downloaded(&environment.hub_cache()?, &mut notes)).map_or(Source::Embedded, Source::Directory);
     Located { source, notes }
 }
 

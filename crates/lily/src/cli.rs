@@ -6,6 +6,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use crate::device::DeviceChoice;
 use crate::preset::Preset;
+use crate::settings::AccessArgs;
 
 /// Serve Qwen3.6-35B-A3B on your own machine.
 #[derive(Debug, Parser)]
@@ -35,6 +36,8 @@ pub(crate) enum Command {
     BenchLength(BenchLengthArgs),
     /// Write a checkpoint with random weights, to measure with.
     Synth(SynthArgs),
+    /// Check the machine, the checkpoint and the settings: what would run, and how fast.
+    Doctor(DoctorArgs),
 }
 
 /// Which model, and how much of the machine it may take.
@@ -60,7 +63,7 @@ pub(crate) struct ModelArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Address or name to bind. Anything but loopback lets others in: there is no authentication yet.
+    /// Address or name to bind. Anything but loopback lets others in: give it an --api-key.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: String,
     /// Port to bind; 0 takes a free one and prints it.
@@ -85,6 +88,8 @@ pub(crate) struct ServeArgs {
     /// The largest request body taken, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) max_body: u32,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
 }
 
 /// How to draw tokens; what is not given comes from the checkpoint's generation_config.json.
@@ -180,6 +185,19 @@ pub(crate) struct EvalArgs {
     /// Cases answered at once.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parallel)]
     pub(crate) parallel: usize,
+}
+
+/// `lily doctor`
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+    /// Have the model answer what is known of it, and say where it departs.
+    #[arg(long)]
+    pub(crate) self_check: bool,
+    /// Print JSON instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `lily bench`

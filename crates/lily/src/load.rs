@@ -43,29 +43,19 @@ impl Model {
 
     /// As [`Model::open`], with a prefix cache.
     pub(crate) fn open_with_cache(args: &ModelArgs, parallel: usize, cache: CacheSize) -> Result<Self> {
-        let (checkpoint, from) = open(args)?;
-        let files = &checkpoint.files;
-        let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref())
-            .with_context(|| format!("{}: the tokenizer cannot be used", checkpoint.name()))?;
-        let rows = checkpoint.config.vocab_size;
-        if tokenizer.vocabulary() > rows {
-            bail!(
-                "{}: tokenizer.json has ids up to {}, the embedding only {rows} rows: do they belong together?",
-                checkpoint.name(),
-                tokenizer.vocabulary() - 1
-            );
-        }
-        let Some(source) = &files.chat_template else {
-            bail!(
-                "{}: no chat template (neither chat_template.jinja nor one in tokenizer_config.json): is the download complete?",
-                checkpoint.name()
-            );
-        };
-        let template = files
-            .tokenizer_config
-            .iter()
-            .try_fold(ChatTemplate::from_source(source)?, |template, config| template.with_special_tokens(config))
-            .with_context(|| format!("{}: the chat template cannot be used", checkpoint.name()))?;
+        let (checkpoint, source) = open(args)?;
+        Self::new(checkpoint, source, args, parallel, cache)
+    }
+
+    /// As [`Model::open_with_cache`], of a checkpoint that is open.
+    pub(crate) fn new(
+        checkpoint: Checkpoint,
+        source: Source,
+        args: &ModelArgs,
+        parallel: usize,
+        cache: CacheSize,
+    ) -> Result<Self> {
+        let (tokenizer, template) = chat_side(&checkpoint)?;
         let device = args.device.resolve()?;
         let plan = plan(&checkpoint, args.max_context, parallel, device, cache)?;
         Ok(Self {
@@ -73,7 +63,7 @@ impl Model {
             tokenizer: Arc::new(tokenizer),
             template: Arc::new(template),
             plan,
-            source: from,
+            source,
             device,
             threads: args.threads,
         })
@@ -124,6 +114,33 @@ impl Model {
     }
 }
 
+/// What turns the checkpoint's chats into tokens.
+pub(crate) fn chat_side(checkpoint: &Checkpoint) -> Result<(Tokenizer, ChatTemplate)> {
+    let files = &checkpoint.files;
+    let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref())
+        .with_context(|| format!("{}: the tokenizer cannot be used", checkpoint.name()))?;
+    let rows = checkpoint.config.vocab_size;
+    if tokenizer.vocabulary() > rows {
+        bail!(
+            "{}: tokenizer.json has ids up to {}, the embedding only {rows} rows: do they belong together?",
+            checkpoint.name(),
+            tokenizer.vocabulary() - 1
+        );
+    }
+    let Some(source) = &files.chat_template else {
+        bail!(
+            "{}: no chat template (neither chat_template.jinja nor one in tokenizer_config.json): is the download complete?",
+            checkpoint.name()
+        );
+    };
+    let template = files
+        .tokenizer_config
+        .iter()
+        .try_fold(ChatTemplate::from_source(source)?, |template, config| template.with_special_tokens(config))
+        .with_context(|| format!("{}: the chat template cannot be used", checkpoint.name()))?;
+    Ok((tokenizer, template))
+}
+
 /// Opens the checkpoint that `args` mean, and says on a terminal if it is only the embedded one.
 pub(crate) fn open_checkpoint(args: &ModelArgs) -> Result<Checkpoint> {
     Ok(open(args)?.0)
@@ -138,11 +155,15 @@ fn open(args: &ModelArgs) -> Result<(Checkpoint, Source)> {
     if found.source == Source::Embedded && stderr().is_terminal() {
         tell_embedded();
     }
-    let checkpoint = found.source.open().map_err(|error| match &found.source {
+    Ok((open_source(&found.source)?, found.source))
+}
+
+/// Opens what was located.
+pub(crate) fn open_source(source: &Source) -> Result<Checkpoint> {
+    source.open().map_err(|error| match source {
         Source::Directory(dir) => explain(error, dir),
         Source::Embedded => error.into(),
-    })?;
-    Ok((checkpoint, found.source))
+    })
 }
 
 /// Says that the model is only the embedded one, and how to get the real one.

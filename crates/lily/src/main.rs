@@ -6,34 +6,28 @@ mod chat;
 mod cli;
 mod conversation;
 mod device;
+mod doctor;
 mod eval;
 mod inspect;
 mod load;
 mod preset;
 mod run;
 mod serve;
+mod settings;
 mod synth;
 mod terminal;
 
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let done = match &cli.command {
-        Command::Serve(args) => serve::serve(args),
-        Command::Chat(args) => chat::chat(args),
-        Command::Run(args) => run::run(args),
-        Command::Inspect(args) => inspect::inspect(args),
-        Command::Eval(args) => eval::eval(args),
-        Command::Bench(args) => bench::bench(args),
-        Command::BenchLength(args) => bench::measure_length(args),
-        Command::Synth(args) => synth::synth(args),
-    };
+    let done = settings::with_file(std::env::args_os().collect())
+        .and_then(|arguments| run_command(&Cli::parse_from(arguments)));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output, `head` say, has seen enough.
@@ -42,6 +36,20 @@ fn main() -> ExitCode {
             terminal::tell(format_args!("lily: {error:#}"));
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run_command(cli: &Cli) -> Result<()> {
+    match &cli.command {
+        Command::Serve(args) => serve::serve(args),
+        Command::Chat(args) => chat::chat(args),
+        Command::Run(args) => run::run(args),
+        Command::Inspect(args) => inspect::inspect(args),
+        Command::Eval(args) => eval::eval(args),
+        Command::Bench(args) => bench::bench(args),
+        Command::BenchLength(args) => bench::measure_length(args),
+        Command::Synth(args) => synth::synth(args),
+        Command::Doctor(args) => doctor::doctor(args),
     }
 }
 

@@ -43,6 +43,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         .init();
 
     let started = Instant::now();
+    let keys = args.access.keys()?;
     let cache = args.cache.map_or(CacheSize::Share, CacheSize::Bytes);
     let model = Model::open_with_cache(&args.model, args.parallel, cache)?;
     // On a terminal it has been said. A log has to have it too: its readers would wonder about the answers.
@@ -62,7 +63,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     }
     let on_disk = disk.is_some();
     let engine = model.start_with_disk(disk)?;
-    let app = App {
+    let mut app = App {
         engine,
         tokenizer: Arc::clone(&model.tokenizer),
         template: Arc::clone(&model.template),
@@ -70,6 +71,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         config: Config {
             longest_context: Some(model.checkpoint.config.max_position_embeddings),
             body_limit: (args.max_body as usize) << 20,
+            request_timeout: args.access.timeout(),
+            keys,
+            plan: Some(model.plan),
             defaults: args.preset.map_or_else(|| checkpoint_defaults(&model), Preset::defaults),
             ..Config::new(model.checkpoint.name())
         },
@@ -78,6 +82,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     runtime.block_on(async {
         let listener = listen(&args.host, args.port).await?;
         let address = listener.local_addr()?;
+        app.config.cross_origin = args.access.cross_origin(&args.host, address.ip())?;
         // Whoever reads that it listens may send a signal at once.
         let shutdown = shutdown_signal(app.config.shutdown_grace)?;
         let context = model.plan.context;
@@ -98,8 +103,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
                 "warning: {context} tokens, a prompt and its reply together, are too few for most clients"
             ));
         }
-        if !address.ip().is_loopback() {
-            tell(format_args!("warning: {address} can be reached from other machines, and there is no authentication"));
+        if !address.ip().is_loopback() && app.config.keys.is_empty() {
+            tell(format_args!("warning: {address} can be reached from other machines, and no --api-key is asked for"));
         }
         tell(format_args!("listening on http://{address}"));
         let engine = app.engine.clone();
@@ -137,13 +142,13 @@ fn checkpoint_defaults(model: &Model) -> Defaults {
 }
 
 /// Bytes for people.
-fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     let mebibytes = count as f64 / f64::from(1 << 20);
     if mebibytes < 1024.0 { format!("{mebibytes:.0} MiB") } else { format!("{:.1} GiB", mebibytes / 1024.0) }
 }
 
 /// Listens on the address that `host` is or means.
-async fn listen(host: &str, port: u16) -> Result<TcpListener> {
+pub(crate) async fn listen(host: &str, port: u16) -> Result<TcpListener> {
     // As URLs have them.
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let found = lookup_host((host, port)).await.with_context(|| format!("--host {host}: no such address or name"))?;

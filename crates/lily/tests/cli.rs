@@ -9,6 +9,7 @@ fn lily(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lily"));
     let nowhere = tempfile::tempdir().expect("a temporary directory");
     command.args(args).env_remove("LILY_MODEL").env_remove("HF_HUB_CACHE").env("HF_HOME", nowhere.path());
+    command.env_remove("LILY_API_KEY").env("XDG_CONFIG_HOME", nowhere.path());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -223,7 +224,7 @@ fn a_server_outlives_the_reader_of_its_log() {
     assert!(said.contains("warning: 600 tokens"), "{said}");
     for _ in 0..3 {
         let mut connection = TcpStream::connect(&address).expect("the server listens");
-        let request = "GET /v1/models HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+        let request = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         connection.write_all(request.as_bytes()).expect("the server reads");
         let mut answer = String::new();
         connection.read_to_string(&mut answer).expect("the server answers");

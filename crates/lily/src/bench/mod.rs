@@ -20,9 +20,9 @@ use lily_chat::Tokenizer;
 use lily_cpu::Simd;
 
 pub(crate) use child::measure_length;
+pub(crate) use cost::Cost;
+pub(crate) use machine::Machine;
 
-use crate::bench::cost::Cost;
-use crate::bench::machine::Machine;
 use crate::bench::measure::Contract;
 use crate::bench::output::Outputs;
 use crate::bench::report::{Report, Row, Settings};
