@@ -59,6 +59,7 @@ fn encode_cache(out: &mut DescriptorEncoder<'_>, cache: &CacheStats) -> fmt::Res
     gauge(out, "lily_cache_disk_snapshots", "Snapshots on disk", cache.disk_snapshots as u64)?;
     gauge(out, "lily_cache_disk_waiting", "Snapshots that wait to be written", cache.disk_waiting as u64)?;
     counter(out, "lily_cache_disk_writes", "Snapshots written", cache.disk_writes)?;
+    counter(out, "lily_cache_disk_written_bytes", "Bytes of them", cache.disk_written_bytes)?;
     counter(out, "lily_cache_disk_reads", "Snapshots read back", cache.disk_reads)?;
     counter(out, "lily_cache_disk_evictions", "Files removed to make room", cache.disk_evictions)?;
     counter(out, "lily_cache_disk_errors", "Files that could not be written or were of no use", cache.disk_errors)
