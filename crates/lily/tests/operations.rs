@@ -168,22 +168,24 @@ struct Server {
     process: Child,
     address: String,
     said: String,
-    _log: BufReader<ChildStderr>,
+    /// Open as long as the server writes.
+    log: BufReader<ChildStderr>,
 }
 
 impl Server {
     fn start(command: &mut Command) -> Self {
         let mut process = command.spawn().expect("the program starts");
-        let mut log = BufReader::new(process.stderr.take().expect("a pipe"));
-        let mut said = String::new();
-        loop {
+        let log = BufReader::new(process.stderr.take().expect("a pipe"));
+        let mut server = Self { process, address: String::new(), said: String::new(), log };
+        while server.address.is_empty() {
             let mut line = String::new();
-            assert!(log.read_line(&mut line).expect("a log") > 0, "the server ended: {said}");
-            if let Some(address) = line.trim_end().strip_prefix("listening on http://") {
-                return Self { process, address: address.to_owned(), said, _log: log };
+            assert!(server.log.read_line(&mut line).expect("a log") > 0, "the server ended: {}", server.said);
+            match line.trim_end().strip_prefix("listening on http://") {
+                Some(address) => server.address = address.to_owned(),
+                None => server.said += &line,
             }
-            said += &line;
         }
+        server
     }
 
     /// The status of the answer to a request for the models.

@@ -37,6 +37,11 @@ fn a_key_is_needed_where_there_is_one() {
         assert!(message.contains("Authorization: Bearer"), "{message}");
         assert_eq!(refused.header("www-authenticate"), Some("Bearer"));
     }
+    // Anthropic's clients are told in their own words.
+    let message = json!({"max_tokens": 2, "messages": [{"role": "user", "content": "Go"}]});
+    let refused = post(server.address, "/v1/messages", &message);
+    assert_eq!((refused.status, &refused.json()["error"]["type"]), (401, &json!("authentication_error")));
+    assert_eq!(refused.header("www-authenticate"), Some("Bearer"));
     let (_, _, message) = ask(&server, &[("authorization", "Bearer secret-3")]).error(401);
     assert!(!message.contains("secret"), "{message}");
     ask(&server, &[("authorization", "Bearer secret-1")]).ok();
