@@ -25,7 +25,7 @@ pub(crate) struct AccessArgs {
     /// File with more such keys, one a line; # begins a comment.
     #[arg(long, value_name = "FILE")]
     pub(crate) api_key_file: Option<PathBuf>,
-    /// Web site whose pages may use the server, as https://chat.example; may be given several times, * is every site.
+    /// Web site whose pages may use the server, as `https://chat.example`; may be given several times, * is every site.
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub(crate) cors_origin: Vec<String>,
     /// Name besides localhost by which clients call the server, if it binds loopback; may be given several times.
