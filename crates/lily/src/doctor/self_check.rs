@@ -128,8 +128,9 @@ fn report(answers: &[Answer<'_>], model: &Model) -> Finding {
             let near = departure.margin.abs() <= NEAR_TIE;
             finding = if near { finding.note(line + ": a near-tie") } else { finding.fail(line) };
         }
-        if let Some(known) = answer.golden.first_logprob
-            && !((found.first_logprob - known).abs() <= LOGPROB)
+        let known = answer.golden.first_logprob.map(|known| (known, (found.first_logprob - known).abs()));
+        if let Some((known, difference)) = known
+            && (difference > LOGPROB || difference.is_nan())
         {
             let line =
                 format!("{name}: the first token's log-probability is {:.3}, not {known:.3}", found.first_logprob);
