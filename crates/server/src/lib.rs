@@ -21,6 +21,7 @@
 //! | `GET /ready` | 200 once the model has answered, 503 before and while shutting down |
 //! | `GET /status` | what runs and on what: model, device, requests under way, tokens, cache, memory |
 //! | `GET /metrics` | the same as counters and histograms, in OpenMetrics' text for Prometheus |
+//! | `GET /` | a page to chat with, its parts at `/web/` |
 //!
 //! Where OpenAI leaves it open:
 //! - `model` may be any string or absent; the answer bears the served model's name.
@@ -103,6 +104,7 @@ mod thinking;
 mod tokens;
 mod tools;
 mod usage;
+mod web;
 
 use lily_backend::{MemoryPlan, Sampling};
 use lily_chat::{ChatTemplate, Tokenizer};

@@ -4,7 +4,7 @@ use crate::error::ApiError;
 use crate::gate::{self, Gate};
 use crate::log::Watch;
 use crate::shared::Shared;
-use crate::{anthropic, chat, completions, embeddings, log, metrics, models, responses, status, tokens};
+use crate::{anthropic, chat, completions, embeddings, log, metrics, models, responses, status, tokens, web};
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -34,7 +34,8 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
         .route("/ready", get(status::ready))
         .route("/status", get(status::status))
         .route("/metrics", get(metrics::metrics))
-        .with_state(Arc::clone(&shared));
+        .with_state(Arc::clone(&shared))
+        .merge(web::pages());
     let watch = Watch { metrics: Arc::clone(&shared.metrics), limit: shared.config.request_timeout };
     surround(paths, Gate::new(&shared.config), shared.config.cross_origin.layer(), watch)
 }

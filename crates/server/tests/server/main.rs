@@ -20,3 +20,4 @@ mod structured;
 mod thinking;
 mod tokens;
 mod tools;
+mod web;
