@@ -5,6 +5,7 @@ cd "$(dirname "$0")/../.."
 
 target=aarch64-apple-darwin
 PATH="$(tools/cross/toolchain.sh "$target"):$PATH"
+. tools/cross/c_for_macos.sh
 cargo clippy --workspace --locked --target "$target" -- -D warnings
 # With its tests, which only a Mac runs.
 cargo clippy -p lily-gpu --all-targets --locked --target "$target" -- -D warnings

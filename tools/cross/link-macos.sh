@@ -8,6 +8,7 @@ cd "$(dirname "$0")/../.."
 target=aarch64-apple-darwin
 work="$PWD/target/cross"
 PATH="$(tools/cross/toolchain.sh "$target"):$PATH"
+. tools/cross/c_for_macos.sh
 
 # Of Zig, only its list of what macOS's libSystem exports is used.
 system="$work/libSystem.tbd"

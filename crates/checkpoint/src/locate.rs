@@ -72,6 +72,12 @@ impl Environment {
             .or_else(|| self.hf_home.as_ref().map(|home| home.join("hub")))
             .or_else(|| self.home.as_ref().map(|home| home.join(".cache/huggingface/hub")))
     }
+
+    /// The folder of a repository (`owner/name`) in the cache.
+    #[must_use]
+    pub fn cache_entry(&self, repository: &str) -> Option<PathBuf> {
+        Some(self.hub_cache()?.join(format!("models--{}", repository.replace('/', "--"))))
+    }
 }
 
 /// Decides which checkpoint to run: the one asked for (`explicit`), else `$LILY_MODEL`, else a complete download of
@@ -81,14 +87,14 @@ impl Environment {
 pub fn locate(explicit: Option<&Path>, environment: &Environment) -> Located {
     let mut notes = Vec::new();
     let asked = explicit.or(environment.lily_model.as_deref()).map(Path::to_owned);
-    let source =
-        asked.or_else(|| downloaded(&environment.hub_cache()?, &mut notes)).map_or(Source::Embedded, Source::Directory);
+    let source = asked
+        .or_else(|| downloaded(&environment.cache_entry(CHECKPOINT)?, &mut notes))
+        .map_or(Source::Embedded, Source::Directory);
     Located { source, notes }
 }
 
 /// The snapshot that `refs/main` names, else the newest other one; only a complete one.
-fn downloaded(hub: &Path, notes: &mut Vec<String>) -> Option<PathBuf> {
-    let entry = hub.join(format!("models--{}", CHECKPOINT.replace('/', "--")));
+fn downloaded(entry: &Path, notes: &mut Vec<String>) -> Option<PathBuf> {
     let main = fs::read_to_string(entry.join("refs/main")).unwrap_or_default();
     let mut snapshots: Vec<(bool, SystemTime, PathBuf)> = fs::read_dir(entry.join("snapshots"))
         .ok()?

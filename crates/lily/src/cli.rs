@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
 use crate::device::DeviceChoice;
+use crate::launch::LaunchArgs;
 use crate::preset::Preset;
+use crate::pull::PullArgs;
 use crate::settings::AccessArgs;
 
 /// Serve Qwen3.6-35B-A3B on your own machine.
@@ -38,6 +40,10 @@ pub(crate) enum Command {
     Synth(SynthArgs),
     /// Check the machine, the checkpoint and the settings: what would run, and how fast.
     Doctor(DoctorArgs),
+    /// Download the 35B (20 GB) to where `serve` finds it; goes on from what is there.
+    Pull(PullArgs),
+    /// Start a coding agent on a running server, or print how.
+    Launch(LaunchArgs),
 }
 
 /// Which model, and how much of the machine it may take.

@@ -170,7 +170,7 @@ pub(crate) fn open_source(source: &Source) -> Result<Checkpoint> {
 pub(crate) fn tell_embedded() {
     tell(format_args!(
         "This is the embedded Lily Tiny, a test model of 26 M parameters that knows simple chat, sums and tools.\n\
-         For the real one: hf download {CHECKPOINT} (20 GB), then start again; or --model DIR."
+         For the real one: lily pull (20 GB), then start again; or --model DIR."
     ));
 }
 
@@ -179,12 +179,12 @@ fn explain(error: Error, dir: &Path) -> anyhow::Error {
     match error {
         Error::NotFound { path } if is_repository_id(&path) => {
             let id = path.display();
-            let then = if path == Path::new(CHECKPOINT) {
-                "start without --model"
+            let how = if path == Path::new(CHECKPOINT) {
+                "lily pull, then start without --model".to_owned()
             } else {
-                "give --model the directory that it prints"
+                format!("hf download {id}, then give --model the directory that it prints")
             };
-            anyhow!("{id} is no directory here, but looks like a repository id: hf download {id}, then {then}")
+            anyhow!("{id} is no directory here, but looks like a repository id: {how}")
         }
         // These name their file without the way to it; the others have the whole path.
         Error::Config(_) | Error::Layout(_) | Error::Corrupt { .. } | Error::Tensor(_) => {

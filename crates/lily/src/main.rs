@@ -9,8 +9,10 @@ mod device;
 mod doctor;
 mod eval;
 mod inspect;
+mod launch;
 mod load;
 mod preset;
+mod pull;
 mod run;
 mod serve;
 mod settings;
@@ -50,6 +52,8 @@ fn run_command(cli: &Cli) -> Result<()> {
         Command::BenchLength(args) => bench::measure_length(args),
         Command::Synth(args) => synth::synth(args),
         Command::Doctor(args) => doctor::doctor(args),
+        Command::Pull(args) => pull::pull(args),
+        Command::Launch(args) => launch::launch(args),
     }
 }
 

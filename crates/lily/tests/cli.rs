@@ -158,7 +158,7 @@ fn what_cannot_be_is_said() {
     fails(&["eval"], &["--perplexity", "--tasks"]);
     fails(&["run", "--model", "some/repo-id", "hi"], &["repository id", "hf download some/repo-id", "--model"]);
     let checkpoint = "mlx-community/Qwen3.6-35B-A3B-4bit";
-    fails(&["run", "--model", checkpoint, "hi"], &["hf download mlx-community/", "start without --model"]);
+    fails(&["run", "--model", checkpoint, "hi"], &["lily pull", "start without --model"]);
     std::fs::write(path("config.json"), r#"{"model_type": "llama"}"#).expect("a file");
     fails(&["inspect", "--model", &path("")], &[directory.path().to_str().expect("UTF-8"), "config.json: model_type"]);
     fails(&["run", "--max-context", "4", "hi"], &["tokens long", "holds 4"]);

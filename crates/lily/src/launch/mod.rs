@@ -1,0 +1,185 @@
+//! `lily launch`: starts a coding agent on a running server, or prints how.
+//!
+//! What an agent is told goes by environment variables and arguments of this one run: no file of the user's is written.
+
+mod clients;
+mod server;
+
+use std::ffi::OsString;
+use std::io::{self, Write, stdout};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Result, anyhow, bail};
+use clap::{Args, ValueEnum};
+
+use server::Server;
+
+/// `lily launch`
+#[derive(Args, Debug)]
+pub(crate) struct LaunchArgs {
+    /// The agent.
+    #[arg(value_enum)]
+    client: Client,
+    /// Where `lily serve` listens.
+    #[arg(long, default_value = "http://127.0.0.1:8080")]
+    url: String,
+    /// The server's API key, if it wants one.
+    #[arg(long, value_name = "KEY", env = KEY_VARIABLE, hide_env_values = true)]
+    api_key: Option<String>,
+    /// Start the agent instead of printing how.
+    #[arg(long)]
+    run: bool,
+    /// What else the agent is given, after `--`.
+    #[arg(last = true)]
+    arguments: Vec<String>,
+}
+
+/// The agents that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Client {
+    /// OpenCode.
+    Opencode,
+    /// Claude Code.
+    Claude,
+    /// Codex.
+    Codex,
+    /// Qwen Code.
+    Qwen,
+    /// Pi.
+    Pi,
+}
+
+/// Where agents that can be told a variable's name find the key.
+const KEY_VARIABLE: &str = "LILY_API_KEY";
+/// A server without keys takes any, and many agents want to send one.
+const NO_KEY: &str = "none";
+
+/// How an agent is started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Launch {
+    program: &'static str,
+    /// The npm package that brings it.
+    package: &'static str,
+    environment: Vec<(&'static str, Value)>,
+    arguments: Vec<String>,
+}
+
+/// A variable's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Value {
+    Text(String),
+    /// The server's key, which is not printed.
+    Key,
+}
+
+/// Prints the command, or becomes the agent.
+pub(crate) fn launch(args: &LaunchArgs) -> Result<()> {
+    let server = Server::ask(&args.url, args.api_key.as_deref())?;
+    let mut launch = clients::launch(args.client, &server)?;
+    launch.arguments.extend(args.arguments.iter().cloned());
+    if !args.run {
+        return Ok(print(&launch, &server, args.api_key.is_some(), &mut stdout().lock())?);
+    }
+    let error = launch.command(args.api_key.as_deref()).exec();
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            bail!("{} is not on the path: npm install --global {}", launch.program, launch.package)
+        }
+        _ => Err(anyhow!("{} cannot be started: {error}", launch.program)),
+    }
+}
+
+impl Launch {
+    fn command(&self, key: Option<&str>) -> Command {
+        let key = key.unwrap_or(NO_KEY);
+        let mut command = Command::new(self.program);
+        command.args(&self.arguments).env(KEY_VARIABLE, key);
+        for (name, value) in &self.environment {
+            let value: OsString = match value {
+                Value::Text(text) => text.into(),
+                Value::Key => key.into(),
+            };
+            command.env(name, value);
+        }
+        command
+    }
+}
+
+/// A command for a shell.
+fn print(launch: &Launch, server: &Server, has_key: bool, out: &mut impl Write) -> io::Result<()> {
+    let Launch { program, package, environment, arguments } = launch;
+    writeln!(out, "# {program} with {} at {}, a context of {} tokens.", server.model, server.url, server.context)?;
+    writeln!(out, "# Not installed? npm install --global {package}. To start it at once: lily launch ... --run")?;
+    if has_key {
+        writeln!(out, "# The server's key is taken from {KEY_VARIABLE}: export it first.")?;
+    } else {
+        writeln!(out, "{KEY_VARIABLE}={NO_KEY} \\")?;
+    }
+    for (name, value) in environment {
+        let value = match value {
+            Value::Text(text) => quoted(text),
+            Value::Key if has_key => format!("\"${KEY_VARIABLE}\""),
+            Value::Key => NO_KEY.into(),
+        };
+        writeln!(out, "{name}={value} \\")?;
+    }
+    let words: Vec<String> =
+        std::iter::once(*program).chain(arguments.iter().map(String::as_str)).map(quoted).collect();
+    writeln!(out, "{}", words.join(" "))
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.into();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Launch, Value, print, quoted};
+    use crate::launch::server::Server;
+    use std::process::Command;
+
+    fn launch() -> Launch {
+        Launch {
+            program: "sh",
+            package: "x",
+            environment: vec![("A_TEXT", Value::Text("it's {\"a\": \"b $c\"}".into())), ("A_KEY", Value::Key)],
+            arguments: vec!["-c".into(), r#"printf '%s\n' "$A_TEXT" "$A_KEY" "$LILY_API_KEY""#.into()],
+        }
+    }
+
+    fn printed(has_key: bool) -> String {
+        let server = Server { url: "http://a.example".into(), model: "m".into(), context: 5 };
+        let mut out = Vec::new();
+        print(&launch(), &server, has_key, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    fn output(command: &mut Command) -> String {
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+
+    /// A shell makes of the printed words what `--run` does.
+    #[test]
+    fn what_is_printed_is_what_is_run() {
+        let run = output(&mut launch().command(Some("secret")));
+        assert_eq!(run, "it's {\"a\": \"b $c\"}\nsecret\nsecret\n");
+        let text = printed(true);
+        assert!(!text.contains("secret") && text.starts_with("# sh with m at http://a.example, a context of 5"));
+        assert_eq!(output(Command::new("sh").args(["-c", &text]).env("LILY_API_KEY", "secret")), run);
+
+        let keyless = output(&mut launch().command(None));
+        assert_eq!(output(Command::new("sh").args(["-c", &printed(false)]).env_remove("LILY_API_KEY")), keyless);
+        assert!(keyless.ends_with("none\nnone\n"));
+    }
+
+    #[test]
+    fn words_are_quoted_only_if_they_must() {
+        assert_eq!(["a-b/c=d", "", "a b", "it's"].map(quoted), ["a-b/c=d", "''", "'a b'", r"'it'\''s'"]);
+    }
+}

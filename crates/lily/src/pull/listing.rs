@@ -1,0 +1,122 @@
+//! What the repository holds at the revision.
+
+use std::path::{Component, Path};
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Result, bail};
+use lily_checkpoint::{CHECKPOINT, REVISION};
+use serde::Deserialize;
+
+use super::digest::Digest;
+use super::hub::{Hub, parse, read_all};
+use super::patience::Patience;
+
+/// Somebody waits for the first word.
+const TRIES: u32 = 3;
+/// No repository's list is that long.
+const LONGEST: u64 = 32 << 20;
+
+/// One file of the repository.
+#[derive(Clone, Debug)]
+pub(super) struct RemoteFile {
+    /// Its path, checked: it leads nowhere but below the checkpoint's directory.
+    pub(super) name: String,
+    pub(super) size: u64,
+    pub(super) digest: Digest,
+}
+
+#[derive(Deserialize)]
+struct Revision {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    blob_id: Option<String>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: String,
+    size: u64,
+}
+
+impl Hub {
+    /// The revision's files, small ones first.
+    pub(super) fn listing(&self) -> Result<Vec<RemoteFile>> {
+        let url = self.listing_url();
+        let mut patience = Patience::new(TRIES);
+        let json = loop {
+            match self.open(&url, None).and_then(|opened| read_all(opened, LONGEST)) {
+                Ok(json) => break json,
+                Err(failure) => patience.wait(failure, &AtomicBool::new(false))?,
+            }
+        };
+        read(&parse(&url, &json)?)
+    }
+}
+
+fn read(revision: &Revision) -> Result<Vec<RemoteFile>> {
+    if revision.sha != REVISION {
+        bail!(
+            "the hub tells of revision {:?} of {CHECKPOINT}, not of {REVISION}: is HF_ENDPOINT a whole mirror?",
+            revision.sha
+        );
+    }
+    let mut files = revision.siblings.iter().map(file).collect::<Result<Vec<_>>>()?;
+    files.sort_by_key(|file| file.size);
+    Ok(files)
+}
+
+fn file(sibling: &Sibling) -> Result<RemoteFile> {
+    let name = &sibling.rfilename;
+    let path = Path::new(name);
+    if name.is_empty() || name.ends_with('/') || !path.components().all(|part| matches!(part, Component::Normal(_))) {
+        bail!("the hub tells of a file named {name:?}, which no checkpoint has: is HF_ENDPOINT right?");
+    }
+    let digest = Digest::new(sibling.lfs.as_ref().map(|lfs| lfs.sha256.as_str()), sibling.blob_id.as_deref());
+    let size = sibling.lfs.as_ref().map(|lfs| lfs.size).or(sibling.size);
+    match (digest, size) {
+        (Some(digest), Some(size)) => Ok(RemoteFile { name: name.clone(), size, digest }),
+        _ => bail!("the hub tells neither size nor digest of {name}: is HF_ENDPOINT a whole mirror?"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{REVISION, read};
+    use serde_json::{Value, json};
+
+    fn files(sibling: Value) -> Result<Vec<(String, u64)>, String> {
+        let revision = json!({"sha": REVISION, "siblings": [sibling]});
+        let files = read(&serde_json::from_value(revision).unwrap()).map_err(|error| error.to_string())?;
+        Ok(files.into_iter().map(|file| (file.name, file.size)).collect())
+    }
+
+    #[test]
+    fn names_lead_nowhere_else() {
+        let blob = "ce013625030ba8dba906f756967f9e9ca394464a";
+        let named = |name: &str| files(json!({"rfilename": name, "size": 6, "blobId": blob}));
+        assert_eq!(named("config.json").unwrap(), [("config.json".into(), 6)]);
+        assert_eq!(named("a/b c.txt").unwrap(), [("a/b c.txt".into(), 6)]);
+        for bad in ["", "/etc/passwd", "../x", "a/../../x", "a/", ".", "./x"] {
+            assert!(named(bad).unwrap_err().contains("no checkpoint has"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_digest_is_not_taken() {
+        for (sibling, wanted) in [
+            (json!({"rfilename": "x", "size": 6}), "neither size nor digest of x"),
+            (json!({"rfilename": "x", "blobId": "ce013625030ba8dba906f756967f9e9ca394464a"}), "neither"),
+            (json!({"rfilename": "x", "size": 1, "lfs": {"sha256": "..", "size": 6}}), "neither"),
+        ] {
+            assert!(files(sibling).unwrap_err().contains(wanted));
+        }
+    }
+}

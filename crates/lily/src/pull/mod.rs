@@ -1,0 +1,136 @@
+//! `lily pull`: downloads the 35B into the Hugging Face cache, where `lily serve` finds it.
+//!
+//! ```text
+//! hub (requests, redirects) ─► listing (files, sizes, digests) ─► transfer (parts, side by side) ─► partial (file, journal)
+//!                                                                     └─► digest ─► cache (blobs, links)
+//! ```
+//!
+//! The client is our own, and small: `hf-hub` checks no digest of a plain download, fetches a file's parts neither side by
+//! side nor again one by one, and needs a TLS library that builds with more than a C compiler.
+
+mod cache;
+mod digest;
+mod hub;
+mod listing;
+mod partial;
+mod patience;
+mod transfer;
+
+use std::fs;
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use indicatif::{DecimalBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lily_checkpoint::{CHECKPOINT, Checkpoint, Environment, REVISION, Source, locate};
+
+use crate::terminal::tell;
+use cache::Cache;
+use hub::Hub;
+use listing::RemoteFile;
+
+/// `lily pull`: HF_HOME and HF_HUB_CACHE name the cache, HF_ENDPOINT a mirror, HF_TOKEN a token.
+#[derive(Args, Debug)]
+pub(crate) struct PullArgs {
+    /// Read what is there already, too, and download anew what is damaged.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Downloads what is not there yet, checks it, and prints the checkpoint's directory.
+pub(crate) fn pull(args: &PullArgs) -> Result<()> {
+    let environment = Environment::of_process();
+    let hub = Hub::from_environment()?;
+    let cache = Cache::open(&environment)?;
+    let files = hub.listing()?;
+    let missing = missing(&cache, &files, args.check)?;
+    if !missing.is_empty() {
+        let bytes: u64 = missing.iter().map(|file| file.size).sum();
+        let there: u64 = missing.iter().map(|file| partial::bytes_there(&cache.blob(file), file.size)).sum();
+        check_room(&cache, bytes - there)?;
+        tell(format_args!(
+            "{CHECKPOINT} at revision {}: {} in {} files to {}{}",
+            &REVISION[..12],
+            DecimalBytes(bytes),
+            missing.len(),
+            cache.entry().display(),
+            if there > 0 { format!(", {} of it there already", DecimalBytes(there)) } else { String::new() }
+        ));
+        let bar = bar(bytes, there)?;
+        let done = transfer::download(&hub, &cache, missing, &bar);
+        bar.finish_and_clear();
+        done.map_err(|error| anyhow!("{error:#}; what is there is kept, and the same command goes on from it"))?;
+    }
+    let directory = cache.snapshot();
+    Checkpoint::open(&directory)
+        .with_context(|| format!("{}: downloaded as the hub has it, but cannot be used", directory.display()))?;
+    say_what_serve_finds(&environment, &directory);
+    writeln!(stdout(), "{}", directory.display())?;
+    Ok(())
+}
+
+/// The files that are not there, or with `check` not as they should be; links the others where they belong.
+fn missing(cache: &Cache, files: &[RemoteFile], check: bool) -> Result<Vec<RemoteFile>> {
+    let mut missing = Vec::new();
+    for file in files {
+        if !cache.link_if_there(file)? {
+            missing.push(file.clone());
+        } else if check {
+            let path = cache.linked(file);
+            let intact = file.digest.matches(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+            tell(format_args!(
+                "{}: {}",
+                file.name,
+                if intact { "as it should be" } else { "damaged, to be downloaded anew" }
+            ));
+            if !intact {
+                cache.remove(file)?;
+                missing.push(file.clone());
+            }
+        }
+    }
+    Ok(missing)
+}
+
+fn check_room(cache: &Cache, bytes: u64) -> Result<()> {
+    let place = cache.entry();
+    let disk =
+        rustix::fs::statvfs(place).with_context(|| format!("cannot tell the free space in {}", place.display()))?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    if free < bytes {
+        bail!(
+            "{} has {} free, the download needs {}: make room, or set HF_HOME to a folder on another disk",
+            place.display(),
+            DecimalBytes(free),
+            DecimalBytes(bytes)
+        );
+    }
+    Ok(())
+}
+
+fn bar(bytes: u64, there: u64) -> Result<ProgressBar> {
+    let style = ProgressStyle::with_template(
+        "{bar:30} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left{msg}",
+    )?;
+    let target = if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(bytes), target).with_style(style).with_position(there);
+    // What was there before says nothing about the speed.
+    bar.reset_eta();
+    Ok(bar)
+}
+
+/// Another revision in the cache may come before this one.
+fn say_what_serve_finds(environment: &Environment, directory: &Path) {
+    let same = |other: &Path| fs::canonicalize(other).ok() == fs::canonicalize(directory).ok();
+    match locate(None, environment).source {
+        Source::Directory(found) if same(&found) => tell("complete and checked; `lily serve` finds it"),
+        Source::Directory(found) => {
+            let other = found.display();
+            tell(format_args!(
+                "complete and checked; `lily serve` takes {other} unless told: --model with the path below"
+            ));
+        }
+        Source::Embedded => tell("complete and checked; `lily serve --model` with the path below takes it"),
+    }
+}

@@ -1,0 +1,4 @@
+#!/bin/sh
+# In the place of an agent: tells its arguments and its environment.
+printf '%s\n' "$@"
+env
