@@ -10,8 +10,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 
-/// Paths that need no key: whether the server lives is no secret.
-const OPEN: [&str; 2] = ["/health", "/ready"];
+/// Whether a path needs no key: that the server lives is no secret, nor is the page that asks for the key.
+fn is_open(path: &str) -> bool {
+    matches!(path, "/" | "/health" | "/ready") || path.starts_with("/web/")
+}
 
 /// Who is let in.
 #[derive(Clone, Default)]
@@ -30,7 +32,7 @@ impl Gate {
     fn admit(&self, request: &Request) -> Result<u64, ApiError> {
         let headers = request.headers();
         self.cross_origin.check(request.method(), request.uri(), headers)?;
-        let key = if OPEN.contains(&request.uri().path()) { None } else { self.keys.check(headers)? };
+        let key = if is_open(request.uri().path()) { None } else { self.keys.check(headers)? };
         Ok(self.clients.number(key, request.extensions().get::<Peer>().copied()))
     }
 }

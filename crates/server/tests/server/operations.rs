@@ -29,7 +29,9 @@ fn ask(server: &Server, headers: &[(&str, &str)]) -> Answer {
 fn a_key_is_needed_where_there_is_one() {
     let server = with_keys(Scripted::new(1000), &["secret-1", "secret-2"]);
     ready(&server);
-    get(server.address, "/health").ok();
+    for path in ["/health", "/", "/web/main.js"] {
+        assert_eq!(get(server.address, path).status, 200, "{path}");
+    }
     for path in ["/v1/models", "/metrics", "/status", "/v1/nothing"] {
         let refused = get(server.address, path);
         let (_, code, message) = refused.error(401);
