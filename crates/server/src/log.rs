@@ -82,7 +82,8 @@ impl Line {
     /// Watched by programs that ask every few seconds, or part of the web page.
     fn is_routine(&self) -> bool {
         let path = self.path.as_str();
-        let routine = matches!(path, "/" | "/health" | "/ready" | "/metrics" | "/status") || path.starts_with("/v1/models");
+        let routine =
+            matches!(path, "/" | "/health" | "/ready" | "/metrics" | "/status") || path.starts_with("/v1/models");
         self.method == Method::GET && (routine || path.starts_with("/web/"))
     }
 }
