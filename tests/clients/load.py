@@ -1,9 +1,10 @@
 """A load run against a running server: `python load.py http://127.0.0.1:8080 --pid PID`.
 
-First every distinct request is sent alone, then many of them by concurrent clients: as plain requests, as streams,
-as streams that the client leaves early, and as requests whose client goes after a random time, whatever has come by
-then. Every reply must be what the same request got alone (one that was left early, the beginning of it). Prints what
-it did and the server's resident memory over time; fails if a reply is lost or different.
+First every distinct request, of all four endpoints that generate, is sent alone, then many of them by concurrent
+clients: as plain requests, as streams, as streams that the client leaves early, and as requests whose client goes after
+a random time, whatever has come by then. Every reply must be what the same request got alone (one that was left early,
+the beginning of it). Prints what it did and the server's resident memory over time; fails if a reply is lost or
+different. A prefix cache that still fills is growth, too: to look for drift give the server a small one, `--cache 64M`.
 """
 
 import argparse
@@ -16,24 +17,10 @@ from pathlib import Path
 
 import httpx
 
+from wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Reply, add, whole
+
 GONE_AFTER = 0.5  # seconds at most until a client goes that does not wait for its reply
 PATIENCE = 180.0  # seconds for one request: 32 clients share a small machine
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What a client received."""
-
-    reasoning: str
-    content: str
-    finish_reason: str | None
-    completion_tokens: int | None
-
-    def begins(self, whole: "Reply") -> bool:
-        """Whether this is what a client may have seen of `whole` when it left."""
-        if whole.reasoning.startswith(self.reasoning):
-            return not self.content or (self.reasoning == whole.reasoning and whole.content.startswith(self.content))
-        return False
 
 
 @dataclass
@@ -77,21 +64,28 @@ class Report:
         return "\n".join(lines + self.wrong[:10])
 
 
-def requests() -> list[dict]:
-    """Forty distinct requests of a few tokens each: greedy and seeded, with thinking and without."""
+def requests() -> list[tuple[str, dict]]:
+    """Distinct requests of a few tokens each, with the paths they go to: greedy and seeded, with thinking and without."""
 
-    def chat(text: str, think: bool = False, **parameters) -> dict:
-        return {
-            "messages": [{"role": "user", "content": text}],
-            "chat_template_kwargs": {"enable_thinking": think},
-            "temperature": 0,
-            "max_completion_tokens": 24,
-        } | parameters
+    def chat(text: str, think: bool = False, **parameters) -> tuple[str, dict]:
+        body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_completion_tokens": 24}
+        return CHAT, body | {"chat_template_kwargs": {"enable_thinking": think}} | parameters
+
+    def message(text: str, think: bool) -> tuple[str, dict]:
+        body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 24}
+        return MESSAGES, body | {"thinking": {"type": "adaptive" if think else "disabled"}}
+
+    def response(text: str, think: bool) -> tuple[str, dict]:
+        # Responses that are kept take memory until their store is full.
+        body = {"input": text, "temperature": 0, "max_output_tokens": 24, "store": False}
+        return RESPONSES, body | {"reasoning": {"effort": "medium" if think else "none"}}
 
     countries = ["Norway", "France", "Italy", "Spain", "Canada", "Australia", "Japan", "Egypt", "Austria", "Greece"]
     return [
         *(chat(f"What is the capital of {country}?") for country in countries),
         *(chat(f"What is {a} + {a * 3 % 50}?", think=a % 2 == 0) for a in range(11, 21)),
+        *(message(f"What is {a} + {a * 3 % 50}?", think=a % 2 == 0) for a in range(21, 31)),
+        *(response(f"What is {a} + {a * 3 % 50}?", think=a % 2 == 0) for a in range(31, 41)),
         *(
             chat(f"Repeat: lamp {word} river", seed=9, temperature=0.6)
             for word in ("bread", "stone", "paper", "honey", "cloud")
@@ -104,52 +98,37 @@ def requests() -> list[dict]:
         chat("Count from 1 to 12.", stop=["7"]),
         chat("Who are you?", presence_penalty=0.5, logit_bias={"440": -5}),
         chat('Translate "water" into Spanish, French and German.'),
-        {"prompt": "The year was 1735, and Pablo had just", "temperature": 0, "max_tokens": 16},
+        (COMPLETIONS, {"prompt": "The year was 1735, and Pablo had just", "temperature": 0, "max_tokens": 16}),
     ]
 
 
-def endpoint(body: dict) -> str:
-    return "/v1/completions" if "prompt" in body else "/v1/chat/completions"
-
-
-async def plain(client: httpx.AsyncClient, body: dict) -> Reply:
-    answer = await client.post(endpoint(body), json=body)
+async def plain(client: httpx.AsyncClient, path: str, body: dict) -> Reply:
+    answer = await client.post(path, json=body)
     if answer.status_code != 200:
         raise RuntimeError(f"{answer.status_code}: {answer.text[:200]}")
-    told = answer.json()
-    [choice] = told["choices"]
-    message = choice.get("message") or {"content": choice["text"]}
-    reasoning, content = message.get("reasoning_content") or "", message["content"] or ""
-    return Reply(reasoning, content, choice["finish_reason"], told["usage"]["completion_tokens"])
+    return whole(path, answer.json())
 
 
-async def stream(client: httpx.AsyncClient, body: dict, leave_after: int | None = None) -> Reply:
-    """A streamed reply; one that ends after `leave_after` chunks by closing the connection."""
-    reasoning, content, finish_reason, usage, chunks, done = "", "", None, None, 0, False
-    body = body | {"stream": True, "stream_options": {"include_usage": True}}
-    async with client.stream("POST", endpoint(body), json=body) as answer:
+async def stream(client: httpx.AsyncClient, path: str, body: dict, leave_after: int | None = None) -> Reply:
+    """A streamed reply; one that ends after `leave_after` events by closing the connection."""
+    reply, events = Reply(), 0
+    body = body | {"stream": True} | ({"stream_options": {"include_usage": True}} if path in (CHAT, COMPLETIONS) else {})
+    async with client.stream("POST", path, json=body) as answer:
         if answer.status_code != 200:
             raise RuntimeError(f"{answer.status_code}: {(await answer.aread())[:200]!r}")
         async for line in answer.aiter_lines():
             if not line.startswith("data: "):
                 continue
-            if done := line == "data: [DONE]":
+            if add(path, line.removeprefix("data: "), reply):
                 break
-            told = json.loads(line.removeprefix("data: "))
-            if "error" in told:
-                raise RuntimeError(line)
-            for choice in told["choices"]:
-                delta = choice.get("delta") or {"content": choice.get("text")}
-                reasoning += delta.get("reasoning_content") or ""
-                content += delta.get("content") or ""
-                finish_reason = choice["finish_reason"] or finish_reason
-            usage = told["usage"] or usage
-            chunks += 1
-            if chunks == leave_after:
-                return Reply(reasoning, content, None, None)
-    if not done or usage is None:
-        raise RuntimeError("the stream ended before its end")
-    return Reply(reasoning, content, finish_reason, usage["completion_tokens"])
+            events += 1
+            if events == leave_after:
+                return Reply(reply.reasoning, reply.content)
+        else:
+            raise RuntimeError("the stream ended before its end")
+    if reply.completion_tokens is None:
+        raise RuntimeError("a stream without usage")
+    return reply
 
 
 def resident(pid: int) -> int:
@@ -159,18 +138,18 @@ def resident(pid: int) -> int:
 
 
 async def run(url: str, pid: int | None = None, clients: int = 32, total: int = 500, seed: int = 1) -> Report:
-    bodies = requests()
+    asked_for = requests()
 
     def connect() -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=url, timeout=PATIENCE)
 
     async with connect() as client:
-        alone = {json.dumps(body): await plain(client, body) for body in bodies}
+        alone = {json.dumps(asked): await plain(client, *asked) for asked in asked_for}
 
     draw = random.Random(seed)
     plan = [
         (
-            draw.choice(bodies),
+            draw.choice(asked_for),
             draw.choices(("plain", "stream", "cut", "gone"), (45, 30, 15, 10))[0],
             draw.randint(1, 8),
             draw.uniform(0, GONE_AFTER),
@@ -182,24 +161,24 @@ async def run(url: str, pid: int | None = None, clients: int = 32, total: int = 
 
     async def one_client() -> None:
         client = connect()
-        for body, kind, chunks, seconds in waiting:
+        for asked, kind, events, seconds in waiting:
             try:
                 if kind == "gone":
                     try:
-                        reply = await asyncio.wait_for(plain(client, body), seconds)
+                        reply = await asyncio.wait_for(plain(client, *asked), seconds)
                     except TimeoutError:
                         report.gone += 1
                         await client.aclose()
                         client = connect()
                         continue
                 elif kind == "plain":
-                    reply = await plain(client, body)
+                    reply = await plain(client, *asked)
                 else:
-                    reply = await stream(client, body, chunks if kind == "cut" else None)
+                    reply = await stream(client, *asked, events if kind == "cut" else None)
             except (httpx.HTTPError, RuntimeError, ValueError, KeyError) as error:
-                report.wrong.append(f"{kind} {body}: {error!r}")
+                report.wrong.append(f"{kind} {asked}: {error!r}")
                 continue
-            expected = alone[json.dumps(body)]
+            expected = alone[json.dumps(asked)]
             if pid is not None:
                 report.memory.append(resident(pid))
             report.replies += 1
@@ -208,7 +187,7 @@ async def run(url: str, pid: int | None = None, clients: int = 32, total: int = 
             report.cut += left
             report.tokens += reply.completion_tokens or 0
             if not (reply.begins(expected) if left else reply == expected):
-                report.wrong.append(f"{kind} {body}: {reply} instead of {expected}")
+                report.wrong.append(f"{kind} {asked}: {reply} instead of {expected}")
             if left:  # the next request comes from a new client
                 await client.aclose()
                 client = connect()
