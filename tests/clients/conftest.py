@@ -145,8 +145,8 @@ def slow_clients(server):
     `test_sse.py` looks at them last, when the server has had time to give up on them.
     """
     beginnings = {
-        "headers": b"POST /v1/chat/completions HTTP/1.1\r\nHost: lily\r\nContent-Le",
-        "body": b"POST /v1/chat/completions HTTP/1.1\r\nHost: lily\r\nContent-Type: application/json\r\n"
+        "headers": b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le",
+        "body": b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b'Content-Length: 1000\r\n\r\n{"messages": [',
     }
     connections = {}

@@ -168,7 +168,7 @@ def test_a_prompt_of_ten_megabytes(server):
 
 def post(body: bytes, length: int | None = None) -> bytes:
     """A whole request as bytes."""
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: lily\r\nContent-Type: application/json\r\n"
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {length or len(body)}\r\n\r\n".encode() + body
 
 
@@ -177,8 +177,8 @@ def post(body: bytes, length: int | None = None) -> bytes:
     [
         b"not HTTP at all\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: lily\r\nContent-Length: many\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: lily\r\nX: " + b"x" * 2_000_000 + b"\r\n\r\n",
+        b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: many\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 2_000_000 + b"\r\n\r\n",
     ],
     ids=["words", "TLS", "length", "long header"],
 )

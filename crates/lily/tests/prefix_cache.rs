@@ -98,7 +98,7 @@ fn ask(address: &str, prompt: &[usize]) -> Option<(String, u64)> {
     let length = body.len();
     write!(
         connection,
-        "POST /v1/completions HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
          content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .ok()?;
