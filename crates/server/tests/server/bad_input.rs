@@ -190,7 +190,7 @@ fn a_path_that_is_not_there_leads_on() {
         ("/chat/completions", Some("/v1/chat/completions")),
         ("/v1/v1/models/", Some("/v1/models")),
         ("/completions", Some("/v1/completions")),
-        ("/", None),
+        ("/nowhere", None),
         ("/v1/v1/messages", Some("/v1/messages")),
     ] {
         let (_, code, message) = get(model(), path).error(404);
