@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Bits, Experts, Matrices, Mixer, Weights};
+use crate::assemble::parts;
+use crate::layout::Part;
+use crate::safetensors::byte_count;
+use crate::{Bits, Config, Experts, Matrices, Mixer, Weights};
 
 /// The weights by what they do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +38,18 @@ impl Summary {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.groups.iter().map(|group| group.bytes).sum()
+    }
+
+    /// What [`bytes`](Self::bytes) is of every checkpoint of this configuration.
+    #[must_use]
+    pub fn bytes_of(config: &Config) -> u64 {
+        let parts = parts(config);
+        let bytes = parts.iter().map(|part| match part {
+            Part::Quantised(quantised) => quantised.tensors().iter().map(byte_count).sum(),
+            // They are read into fp32.
+            Part::Floats(info) => info.shape.iter().product::<u64>() * size_of::<f32>() as u64,
+        });
+        bytes.sum()
     }
 }
 

@@ -156,8 +156,9 @@ pub(crate) struct PlanArgs {
     /// Tell instead what a step takes on a GPU: dispatches, stages, bytes. Needs neither a GPU nor weights.
     #[arg(long)]
     pub(crate) plan: bool,
-    /// The model's sizes: qwen3.6-35b-a3b, or a config.json of that architecture [default: those of --model].
-    #[arg(long, value_name = "NAME|FILE", requires = "plan")]
+    /// The model's sizes, for which no weights are needed: qwen3.6-35b-a3b, or a config.json of that architecture [default:
+    /// those of --model].
+    #[arg(long, value_name = "NAME|FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Tokens that each sequence holds after the step.
     #[arg(long, value_name = "TOKENS", default_value_t = 4096, requires = "plan", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]

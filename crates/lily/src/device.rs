@@ -14,7 +14,7 @@ pub(crate) enum DeviceChoice {
     /// The processor.
     Cpu,
     /// The GPU of a Mac.
-    #[cfg(target_os = "macos")]
+    #[cfg_attr(not(target_os = "macos"), value(hide = true))]
     Metal,
 }
 
@@ -31,9 +31,15 @@ pub(crate) enum Device {
 impl DeviceChoice {
     /// The device that is meant.
     #[cfg(not(target_os = "macos"))]
-    #[expect(clippy::unnecessary_wraps, reason = "as on macOS, where a GPU may be asked for in vain")]
     pub(crate) fn resolve(self) -> Result<Device> {
-        Ok(Device::Cpu)
+        match self {
+            Self::Auto | Self::Cpu => Ok(Device::Cpu),
+            Self::Metal => anyhow::bail!(
+                "--device metal: there is Metal on macOS only, and this is {}; --device cpu computes here, as it does \
+                 without the option",
+                std::env::consts::OS
+            ),
+        }
     }
 
     /// The device that is meant. `auto` does not take Metal until a Mac has run it (docs/metal.md): a wrong answer is worse

@@ -5,7 +5,7 @@ use std::io::{self, Write, stdout};
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use lily_checkpoint::{Checkpoint, Config, LayerKind};
+use lily_checkpoint::{Checkpoint, Config, LayerKind, Summary};
 use lily_gpu::{Outline, Step};
 
 use crate::cache::CacheSize;
@@ -14,21 +14,31 @@ use crate::load::{machine_memory, open_checkpoint, plan};
 
 /// Prints shapes, bits and bytes, and the memory plan.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
-    if args.plan.plan {
-        let config = match &args.plan.config {
-            Some(config) => read_config(config)?,
-            None => open_checkpoint(&args.model)?.config,
-        };
-        return print_step(&config, &args.plan);
+    if let Some(named) = &args.plan.config {
+        let config = read_config(named)?;
+        if args.plan.plan {
+            return print_step(&config, &args.plan);
+        }
+        let mut out = stdout().lock();
+        print_shapes(&mut out, &named.display().to_string(), &config)?;
+        writeln!(out)?;
+        return print_memory(&mut out, &config, Summary::bytes_of(&config), args);
     }
     let checkpoint = open_checkpoint(&args.model)?;
+    if args.plan.plan {
+        return print_step(&checkpoint.config, &args.plan);
+    }
     let mut out = stdout().lock();
-    print_shapes(&mut out, &checkpoint)?;
+    print_shapes(&mut out, checkpoint.name(), &checkpoint.config)?;
     writeln!(out)?;
     print_bytes(&mut out, &checkpoint)?;
     writeln!(out)?;
+    print_memory(&mut out, &checkpoint.config, checkpoint.weights.summary().bytes(), args)
+}
+
+fn print_memory(out: &mut impl Write, config: &Config, weights: u64, args: &InspectArgs) -> Result<()> {
     let device = args.model.device.resolve()?;
-    let plan = plan(&checkpoint, args.model.max_context, args.parallel, device, CacheSize::Share)?;
+    let plan = plan(config, weights, args.model.max_context, args.parallel, device, CacheSize::Share)?;
     writeln!(out, "Memory for {} sequences of {} tokens", plan.parallel, plan.context)?;
     writeln!(out, "{plan}")?;
     writeln!(out, "this machine {:>9.1} MiB", machine_memory()? as f64 / (1024.0 * 1024.0))?;
@@ -56,10 +66,9 @@ fn print_step(config: &Config, args: &PlanArgs) -> Result<()> {
     Ok(())
 }
 
-fn print_shapes(out: &mut impl Write, checkpoint: &Checkpoint) -> io::Result<()> {
-    let config = &checkpoint.config;
+fn print_shapes(out: &mut impl Write, name: &str, config: &Config) -> io::Result<()> {
     let attention_layers = config.layers.iter().filter(|&&kind| kind == LayerKind::Attention).count();
-    writeln!(out, "{}", checkpoint.name())?;
+    writeln!(out, "{name}")?;
     writeln!(
         out,
         "layers      {} ({} Gated DeltaNet, {attention_layers} attention)",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use lily_backend::{MemoryPlan, Sampling};
 use lily_chat::{ChatTemplate, Tokenizer};
-use lily_checkpoint::{CHECKPOINT, Checkpoint, Environment, Error, GenerationConfig, Source, locate};
+use lily_checkpoint::{CHECKPOINT, Checkpoint, Config, Environment, Error, GenerationConfig, Source, locate};
 use lily_cpu::CpuBackend;
 use lily_engine::{Engine, Penalties};
 
@@ -57,7 +57,8 @@ impl Model {
     ) -> Result<Self> {
         let (tokenizer, template) = chat_side(&checkpoint)?;
         let device = args.device.resolve()?;
-        let plan = plan(&checkpoint, args.max_context, parallel, device, cache)?;
+        let weights = checkpoint.weights.summary().bytes();
+        let plan = plan(&checkpoint.config, weights, args.max_context, parallel, device, cache)?;
         Ok(Self {
             checkpoint: Arc::new(checkpoint),
             tokenizer: Arc::new(tokenizer),
@@ -203,32 +204,33 @@ fn is_repository_id(path: &Path) -> bool {
     path.to_str().and_then(|text| text.split_once('/')).is_some_and(|(owner, name)| is_name(owner) && is_name(name))
 }
 
-/// The memory plan for the context asked for, or for the longest that fits when none is, with a prefix cache.
+/// The memory plan for a model with so many bytes of weights and the context asked for, or the longest that fits when none
+/// is, with a prefix cache.
 pub(crate) fn plan(
-    checkpoint: &Checkpoint,
+    config: &Config,
+    weights: u64,
     max_context: Option<u32>,
     parallel: usize,
     device: Device,
     cache: CacheSize,
 ) -> Result<MemoryPlan> {
-    let longest = checkpoint.config.max_position_embeddings;
+    let longest = config.max_position_embeddings;
     if let Some(asked) = max_context
         && asked as usize > longest
     {
         bail!("--max-context {asked} is more than the {longest} tokens the model was made for");
     }
     let asked = max_context.map_or(longest, |context| context as usize);
-    let weights = checkpoint.weights.summary().bytes();
     let (plan, memory, available) = match device {
         Device::Cpu => {
             let memory = machine_memory()?;
             let available = (memory as f64 * SHARE_OF_MEMORY) as u64;
-            (CpuBackend::plan(&checkpoint.config, weights, asked, parallel), memory, available)
+            (CpuBackend::plan(config, weights, asked, parallel), memory, available)
         }
         #[cfg(target_os = "macos")]
         Device::Metal { recommended_bytes } => {
             let options = lily_gpu::Options::new(asked, parallel);
-            let plan = crate::device::MetalBackend::plan(&checkpoint.config, weights, &options)?;
+            let plan = crate::device::MetalBackend::plan(config, weights, &options)?;
             (plan, recommended_bytes, (recommended_bytes as f64 * SHARE_OF_GPU) as u64)
         }
     };

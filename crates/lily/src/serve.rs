@@ -87,8 +87,8 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         let shutdown = shutdown_signal(app.config.shutdown_grace)?;
         let context = model.plan.context;
         let requests = match model.plan.parallel {
-            1 => format!("1 request at once of {context} tokens"),
-            several => format!("{several} requests at once of {context} tokens each"),
+            1 => format!("1 request at once of up to {context} tokens"),
+            several => format!("up to {several} requests at once, of up to {context} tokens each"),
         };
         tell(format_args!(
             "{} on {}, {requests}, {} planned, {} of them for a prefix cache, ready after {:.2} s",

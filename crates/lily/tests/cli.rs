@@ -120,6 +120,24 @@ fn inspect_tells_shapes_and_memory() {
     }
 }
 
+/// The plan for a model whose weights are not there is the one for its checkpoint.
+#[test]
+fn inspect_plans_without_weights() {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tiny/config.json");
+    let sizes = ["--max-context", "4096", "--parallel", "2"];
+    let plan = |args: &[&str]| {
+        let told = output(&[args, &sizes[..]].concat());
+        let said = text(&told.stdout);
+        said.split_once("Memory for ").unwrap_or_else(|| panic!("{said}")).1.to_owned()
+    };
+    assert_eq!(plan(&["inspect", "--config", config]), plan(&["inspect"]));
+    // A machine that is too small is told the same figures.
+    let full = output(&["inspect", "--config", "qwen3.6-35b-a3b", "--max-context", "4096", "--parallel", "1"]);
+    let said = [text(&full.stdout), text(&full.stderr)].concat();
+    assert!(said.contains("40 (30 Gated DeltaNet, 10 attention)") && said.contains("weights        18"), "{said}");
+    fails(&["inspect", "--config", "nowhere.json"], &["nowhere.json", "qwen3.6-35b-a3b"]);
+}
+
 #[test]
 fn inspect_draws_the_step_of_a_gpu() {
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -150,6 +168,8 @@ fn what_cannot_be_is_said() {
         // So many would not be refused by the system before they have taken its memory.
         fails(&[command, "--threads", "60000"], &["--threads", "1024"]);
     }
+    #[cfg(not(target_os = "macos"))]
+    fails(&["run", "--device", "metal", "hi"], &["--device metal", "macOS", "--device cpu"]);
     fails(&["serve", "--parallel", "0"], &["--parallel"]);
     for temperature in ["-1", "nan", "2.5", "inf"] {
         fails(&["run", &format!("--temperature={temperature}"), "hi"], &["--temperature", "from 0 to 2"]);
@@ -218,7 +238,8 @@ fn a_server_outlives_the_reader_of_its_log() {
     drop(log);
     assert_eq!(said.matches("Lily Tiny").count(), 1, "{said}");
     assert!(
-        said.contains("4 requests at once of 600 tokens each") && said.contains(" MiB planned, 64 MiB of them"),
+        said.contains("up to 4 requests at once, of up to 600 tokens each")
+            && said.contains(" MiB planned, 64 MiB of them"),
         "{said}"
     );
     assert!(said.contains("warning: 600 tokens"), "{said}");

@@ -217,7 +217,7 @@ fn a_server_reads_its_settings() {
     let text = "max-context = 600\ncache = \"64M\"\napi-key = [\"of-file\", \"other\"]\nallowed-host = \"lily.home\"\n";
     home.settings(&format!("port = {port}\n{text}"));
     let server = Server::start(&mut home.lily(&["serve", "--port", "0"]));
-    assert!(server.said.contains("4 requests at once of 600 tokens each"), "{}", server.said);
+    assert!(server.said.contains("up to 4 requests at once, of up to 600 tokens each"), "{}", server.said);
     assert_eq!(server.models("host: localhost\r\n"), 401);
     assert_eq!(server.models(KEY_OF_FILE), 200);
     assert_eq!(server.models("host: lily.home\r\nx-api-key: other\r\n"), 200);

@@ -48,7 +48,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     drop(tokenizer);
     let (steps, repeats) = (args.steps as usize, args.repeats as usize);
     let device = model.device.resolve()?;
-    let plan = plan(&checkpoint, model.max_context, 1, device, CacheSize::Off)?;
+    let plan =
+        plan(&checkpoint.config, checkpoint.weights.summary().bytes(), model.max_context, 1, device, CacheSize::Off)?;
     let lengths = lengths(&args.lengths, steps, &plan)?;
     let chunk = lily_engine::Options::new(vocabulary).prefill_chunk;
     let simd = args.simd.unwrap_or_else(Simd::best);

@@ -56,12 +56,13 @@ pub(super) fn memory(
     device: Device,
     cache: CacheSize,
 ) -> Result<(Finding, MemoryPlan)> {
-    let plan = plan(checkpoint, serve.model.max_context, serve.parallel, device, cache)?;
+    let weights = checkpoint.weights.summary().bytes();
+    let plan = plan(&checkpoint.config, weights, serve.model.max_context, serve.parallel, device, cache)?;
     let mut system = System::new().context("this machine's memory cannot be told")?;
     system.refresh_memory();
     let (whole, free) = (machine_memory()?, system.available_memory());
     let says = format!(
-        "{} planned of {}, {} free now: {} requests at once of {} tokens each, prefix cache {}",
+        "{} planned of {}, {} free now: up to {} requests at once, of up to {} tokens each, prefix cache {}",
         bytes(plan.total()),
         bytes(whole),
         bytes(free),

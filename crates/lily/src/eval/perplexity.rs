@@ -4,9 +4,11 @@ use std::io::{Write, stdout};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
 use lily_backend::{Backend, Output, Segment, Want};
 
 use crate::device::Device;
+use crate::eval::bar;
 use crate::load::Model;
 
 /// Positions whose logits are held at once: a row of the 35B is a megabyte.
@@ -17,11 +19,13 @@ pub(crate) fn report(model: &Model, file: &Path, window: usize) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("{}: cannot be read", file.display()))?;
     let ids = model.tokenizer.encode(&text)?;
     let window = window.min(model.plan.context);
+    let bar = bar(ids.len(), "tokens");
     let sum = match model.device {
-        Device::Cpu => over_windows(&mut model.cpu()?, &ids, window)?,
+        Device::Cpu => over_windows(&mut model.cpu()?, &ids, window, &bar)?,
         #[cfg(target_os = "macos")]
-        Device::Metal { .. } => over_windows(&mut model.metal()?, &ids, window)?,
+        Device::Metal { .. } => over_windows(&mut model.metal()?, &ids, window, &bar)?,
     };
+    bar.finish_and_clear();
     let scored: usize = ids.chunks(window).map(|part| part.len() - 1).sum();
     if scored == 0 {
         bail!("{}: {} tokens, at least 2 are needed", file.display(), ids.len());
@@ -31,12 +35,12 @@ pub(crate) fn report(model: &Model, file: &Path, window: usize) -> Result<()> {
 }
 
 /// The sum over all windows.
-fn over_windows<B: Backend>(backend: &mut B, ids: &[u32], window: usize) -> Result<f64> {
-    ids.chunks(window).map(|part| negative_log_likelihood(backend, part)).sum()
+fn over_windows<B: Backend>(backend: &mut B, ids: &[u32], window: usize, bar: &ProgressBar) -> Result<f64> {
+    ids.chunks(window).map(|part| negative_log_likelihood(backend, part, bar)).sum()
 }
 
 /// The sum over `ids`, the first not scored, of −ln p(token | those before it).
-fn negative_log_likelihood<B: Backend>(backend: &mut B, ids: &[u32]) -> Result<f64> {
+fn negative_log_likelihood<B: Backend>(backend: &mut B, ids: &[u32], bar: &ProgressBar) -> Result<f64> {
     let width = backend.description().logits;
     let mut state = backend.create()?;
     let mut sum = 0.0;
@@ -49,6 +53,7 @@ fn negative_log_likelihood<B: Backend>(backend: &mut B, ids: &[u32]) -> Result<f
             let total: f64 = row.iter().map(|&logit| f64::from(logit - peak).exp()).sum();
             sum += total.ln() - f64::from(row[next as usize] - peak);
         }
+        bar.inc(tokens.len() as u64);
     }
     Ok(sum)
 }

@@ -9,6 +9,7 @@ use lily_chat::{Detokenizer, Prompt};
 use lily_engine::{Engine, Event, FinishReason, Request};
 use serde::Deserialize;
 
+use crate::eval::bar;
 use crate::load::Model;
 
 /// One line of the cases' file.
@@ -35,6 +36,7 @@ pub(crate) fn report(model: &Model, file: &Path) -> Result<()> {
         })
         .collect::<Result<Vec<Case>>>()?;
     let engine = model.start()?;
+    let bar = bar(cases.len(), "answers");
     let mut scores: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     let next = std::sync::Mutex::new(cases.iter());
     let answered = std::thread::scope(|scope| {
@@ -45,6 +47,7 @@ pub(crate) fn report(model: &Model, file: &Path) -> Result<()> {
                 let Some(case) = taken else { return Ok(done) };
                 let (text, ended) = answer(model, &engine, case)?;
                 done.push((case, ended && is_right(case, &text)));
+                bar.inc(1);
             }
         };
         let workers: Vec<_> = (0..model.plan.parallel).map(|_| scope.spawn(answer_some)).collect();
@@ -53,6 +56,7 @@ pub(crate) fn report(model: &Model, file: &Path) -> Result<()> {
             .map(|worker| worker.join().expect("a panic in a worker is ours"))
             .collect::<Result<Vec<_>>>()
     })?;
+    bar.finish_and_clear();
     for (case, right) in answered.into_iter().flatten() {
         let score = scores.entry(&case.task).or_default();
         score.0 += usize::from(right);
