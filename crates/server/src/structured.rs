@@ -127,7 +127,13 @@ pub(crate) fn binding(
     }
     let function = if let Choice::Named(name) = &tools.choice { Some(name.as_str()) } else { None };
     let calls = ForcedCalls { definitions: &tools.definitions, function, parallel: !tools.single() };
-    shared.grammars()?.calls(&calls, primed).map(Some).map_err(|error| ApiError::internal(error.to_string()))
+    shared.grammars()?.calls(&calls, primed).map(Some).map_err(|error| match error {
+        GrammarError::Refused(reason) => {
+            let message = format!("'tools' cannot bind a call: {}.", reason.trim_end_matches('.'));
+            ApiError::parameter("tools", message).quoting_prompt()
+        }
+        GrammarError::Failed(_) => ApiError::internal(error.to_string()),
+    })
 }
 
 /// A schema, or its JSON text.

@@ -3,6 +3,7 @@
 //! A string stands in it as it is, up to the next closing tag, so that of its schema only the listed values are held to;
 //! anything else is JSON of its schema. Parameters come in their declared order, those that are not required may be left out.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
@@ -18,6 +19,8 @@ const COMMON: &str = r#"
 text[lazy]: /(?s:.*)<\/parameter>/
 other: /<parameter=[^<>\n]+>\n/ text "\n"
 "#;
+/// Bytes of a grammar up to which its parameters are held to all of their schemas; the later ones are held to their types.
+const LONGEST_STRICT: usize = 1 << 20;
 /// References that are followed one after the other.
 const LONGEST_CHAIN: usize = 32;
 
@@ -101,6 +104,7 @@ impl<'s> Parameters<'s> {
                 continue;
             }
             let rule = format!("{function}_{index}");
+            let strict = strict && grammar.len() < LONGEST_STRICT;
             let value = value(&expected(key), strict.then(|| self.alone(schema)).flatten());
             rule_of(grammar, &rule, &format!("{} {value}", lark_string(&format!("<parameter={key}>\n"))));
             let optional = if self.required.contains(&key.as_str()) { "" } else { "?" };
@@ -115,15 +119,44 @@ impl<'s> Parameters<'s> {
     /// A parameter's schema with what it may refer to; `None` if it is beyond what can be followed.
     fn alone(&self, schema: &Value) -> Option<Value> {
         let mut alone = schema.as_object()?.clone();
-        for name in ["$defs", "definitions"] {
-            if let Some(definitions) = self.root.get(name) {
-                alone.entry(name).or_insert_with(|| definitions.clone());
+        for (name, key) in definitions(schema, self.root) {
+            let named = alone.entry(name).or_insert_with(|| Value::Object(Map::new())).as_object_mut()?;
+            if let (false, Some(definition)) = (named.contains_key(&key), self.root[name].get(&key)) {
+                named.insert(key, definition.clone());
             }
         }
         alone.insert(OPTIONS.into(), options(true));
         let alone = Value::Object(alone);
         check_schema(&alone).ok().map(|()| alone)
     }
+}
+
+/// Which of the root's definitions a schema refers to, also through others.
+fn definitions(schema: &Value, root: &Value) -> BTreeSet<(&'static str, String)> {
+    let (mut found, mut ahead) = (BTreeSet::new(), vec![schema]);
+    while let Some(value) = ahead.pop() {
+        match value {
+            Value::Array(items) => ahead.extend(items),
+            Value::Object(map) => {
+                ahead.extend(map.values());
+                let Some(reference) = map.get("$ref").and_then(Value::as_str) else { continue };
+                for name in ["$defs", "definitions"] {
+                    let Some(path) = reference.strip_prefix("#/").and_then(|path| path.strip_prefix(name)) else {
+                        continue;
+                    };
+                    let key = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+                    let key = key.replace("~1", "/").replace("~0", "~");
+                    if let Some(definition) = root.get(name).and_then(|all| all.get(&key))
+                        && found.insert((name, key))
+                    {
+                        ahead.push(definition);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 /// A value and its closing tag.
@@ -176,6 +209,31 @@ mod tests {
         let days = rule(&grammar, "f0_2");
         assert!(days.contains(r##"%json {"$ref":"#/$defs/N""##) && days.contains(r#""lenient":true"#), "{days}");
         assert_eq!(rule(&grammar, "start"), "call");
+    }
+
+    #[test]
+    fn a_parameter_has_the_definitions_that_it_reaches() {
+        let grammar = grammar(json!({"type": "object", "properties": {
+            "a": {"$ref": "#/$defs/A/properties/of"}, "b": {"type": "array", "items": {"$ref": "#/$defs/x~1y"}}, "c": {"type": "integer"}},
+            "$defs": {"A": {"properties": {"of": {"$ref": "#/definitions/B"}}}, "x/y": {"type": "null"}, "unused": {"const": "never"}},
+            "definitions": {"B": {"type": "object", "properties": {"b": {"$ref": "#/definitions/B"}}}}}));
+        let defined = |rule_name: &str| {
+            let rule = rule(&grammar, rule_name);
+            ["\"A\":", "\"B\":", "\"x/y\":", "never"].map(|part| rule.contains(part))
+        };
+        assert_eq!(defined("f0_0"), [true, true, false, false]);
+        assert_eq!(defined("f0_1"), [false, false, true, false]);
+        assert_eq!(defined("f0_2"), [false; 4]);
+    }
+
+    #[test]
+    fn many_parameters_that_share_large_definitions_make_no_grammar_without_end() {
+        let properties: serde_json::Map<String, Value> =
+            (0..1000).map(|index| (format!("p{index}"), json!({"$ref": "#/$defs/A"}))).collect();
+        let large = json!({"type": "array", "items": {"enum": (0..20_000).collect::<Vec<_>>()}});
+        let grammar = grammar(json!({"properties": properties, "$defs": {"A": large}}));
+        assert!(grammar.len() < 2 << 20, "{}", grammar.len());
+        assert!(rule(&grammar, "f0_999").contains(r#""type":["array"]"#), "{}", rule(&grammar, "f0_999"));
     }
 
     #[test]

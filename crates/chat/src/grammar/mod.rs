@@ -113,13 +113,14 @@ impl Grammars {
     /// The grammar of a reply that calls tools. Its beginning, `primed`, is in the prompt already.
     ///
     /// # Errors
-    /// [`GrammarError::Failed`]: what of the tools' schemas cannot be followed is left out.
+    /// [`GrammarError::Refused`] if there are too many tools, parameters or values. What else of the tools' schemas cannot
+    /// be followed is left out.
     pub fn calls(&self, calls: &ForcedCalls<'_>, primed: &str) -> Result<ReplyGrammar, GrammarError> {
         let compile = || {
             let strict = self.matcher(TopLevelGrammar::from_lark(calls.grammar(true)));
             strict.or_else(|_| self.matcher(TopLevelGrammar::from_lark(calls.grammar(false))))
         };
-        let mut matcher = on_deep_stack(compile).map_err(failed)?;
+        let mut matcher = on_deep_stack(compile)?;
         let primed = self.tokenizer.encode_exactly(primed).map_err(failed)?;
         matcher.consume_tokens(&primed).map_err(failed)?;
         ReplyGrammar::new(matcher, &self.thinking, false, false)
@@ -137,9 +138,13 @@ fn grammar_of(format: &Format) -> Result<TopLevelGrammar, GrammarError> {
         Format::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
         Format::Regex(regex) if regex.is_empty() => return Err(refused("the expression is empty")),
         // A digit is one of ten, as in JSON Schema; letters are those of all scripts.
-        Format::Regex(regex) => TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(regex, "d"))),
+        Format::Regex(regex) => {
+            nesting::check_length("expression", regex.len())?;
+            TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(regex, "d")))
+        }
         Format::Choice(choices) if choices.is_empty() => return Err(refused("there is nothing to choose from")),
         Format::Choice(choices) => {
+            nesting::check_length("list of choices", choices.iter().map(String::len).sum())?;
             let choices: Vec<String> = choices.iter().map(|choice| lark_string(choice)).collect();
             TopLevelGrammar::from_lark(format!("start: {}", choices.join(" | ")))
         }

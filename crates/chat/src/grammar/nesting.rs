@@ -9,14 +9,24 @@ use super::{GrammarError, refused};
 
 /// Levels of a schema, from its root through everything nested and referred to.
 const DEEPEST_SCHEMA: usize = 400;
-/// Bytes of a Lark grammar.
-const LONGEST_LARK: usize = 256 << 10;
+/// Bytes of a schema as JSON, of a grammar, an expression or a list of choices: some of what is done with them takes time with
+/// the square of their length.
+const LONGEST: usize = 256 << 10;
 /// Rules of a Lark grammar, each of which may lead to the next; schemas in it count by their references.
 const MOST_RULES: usize = 5000;
 
-/// Refuses a schema that is nested too deep, counting a reference's target as nested where it is first referred to, as
+/// Refuses what is too long to be compiled.
+pub(super) fn check_length(what: &str, bytes: usize) -> Result<(), GrammarError> {
+    if bytes > LONGEST {
+        return Err(refused(format!("the {what} has {bytes} bytes; at most {LONGEST} are taken")));
+    }
+    Ok(())
+}
+
+/// Refuses a schema that is too long, or is nested too deep, counting a reference's target as nested where it is first referred to, as
 /// compilers go.
 pub(super) fn check_schema(root: &Value) -> Result<(), GrammarError> {
+    check_length("schema", root.to_string().len())?;
     let mut seen = HashSet::new();
     if fits(root, root, 0, &mut seen) {
         return Ok(());
@@ -30,7 +40,10 @@ fn fits<'s>(value: &'s Value, root: &'s Value, depth: usize, seen: &mut HashSet<
     }
     match value {
         Value::Object(map) => {
-            let target = map.get("$ref").and_then(Value::as_str).filter(|&reference| seen.insert(reference));
+            let target = map
+                .get("$ref")
+                .and_then(Value::as_str)
+                .filter(|reference| seen.insert(reference.trim_end_matches('/')));
             target
                 .and_then(|reference| super::schema::target(root, reference))
                 .is_none_or(|target| fits(target, root, depth + 1, seen))
@@ -43,9 +56,7 @@ fn fits<'s>(value: &'s Value, root: &'s Value, depth: usize, seen: &mut HashSet<
 
 /// Refuses a Lark grammar that could be nested too deep. Its brackets are bounded by its compiler.
 pub(super) fn check_lark(grammar: &str) -> Result<(), GrammarError> {
-    if grammar.len() > LONGEST_LARK {
-        return Err(refused(format!("the grammar has {} bytes; at most {LONGEST_LARK} are taken", grammar.len())));
-    }
+    check_length("grammar", grammar.len())?;
     if grammar.contains("::=") {
         return Err(refused(
             "this is GBNF or another EBNF; grammars are taken in Lark's syntax, as llguidance reads it",

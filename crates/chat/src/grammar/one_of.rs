@@ -1,5 +1,7 @@
 //! Whether the schemas of a `oneOf` exclude each other, so that a value of any is a value of one.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value};
 
 use super::schema::target;
@@ -8,51 +10,83 @@ use crate::tools::Kinds;
 /// References that are followed one after the other.
 const LONGEST_CHAIN: usize = 32;
 
-/// True if no value can be of two of the schemas. Where it cannot be told it is false.
-pub(super) fn exclusive(options: &[Value], root: &Value) -> bool {
-    let followed: Vec<Option<&Map<String, Value>>> = options.iter().map(|option| follow(option, root)).collect();
-    let pairs =
-        followed.iter().enumerate().flat_map(|(index, one)| followed[..index].iter().map(move |other| (one, other)));
-    pairs.into_iter().all(|(one, other)| one.zip(*other).is_some_and(|(one, other)| disjoint(one, other, root, true)))
+/// Values, names and schemas that are compared in all of a document: pairs grow with the square of what a client sends.
+const MOST_COMPARED: usize = 1_000_000;
+
+/// Compares the options of a document's `oneOf`s.
+pub(super) struct Comparison<'s> {
+    root: &'s Value,
+    left: Cell<usize>,
 }
 
-fn follow<'s>(mut schema: &'s Value, root: &'s Value) -> Option<&'s Map<String, Value>> {
-    for _ in 0..LONGEST_CHAIN {
-        match schema.get("$ref").and_then(Value::as_str) {
-            Some(reference) => schema = target(root, reference)?,
-            None => return schema.as_object(),
+impl<'s> Comparison<'s> {
+    pub(super) fn new(root: &'s Value) -> Self {
+        Self { root, left: Cell::new(MOST_COMPARED) }
+    }
+
+    /// True if no value can be of two of the schemas. Where it cannot be told, or only with too many comparisons, it is false.
+    pub(super) fn exclusive(&self, options: &[Value]) -> bool {
+        let followed: Vec<_> = options.iter().map(|option| self.follow(option)).collect();
+        followed.iter().enumerate().all(|(index, one)| {
+            followed[..index]
+                .iter()
+                .all(|other| one.zip(*other).is_some_and(|(one, other)| self.disjoint(one, other, true)))
+        })
+    }
+
+    /// Whether so many comparisons more are allowed.
+    fn spend(&self, count: usize) -> bool {
+        let left = self.left.get().checked_sub(count);
+        self.left.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
+    fn follow<'v>(&'v self, mut schema: &'v Value) -> Option<&'v Map<String, Value>> {
+        for _ in 0..LONGEST_CHAIN {
+            match schema.get("$ref").and_then(Value::as_str) {
+                Some(reference) => schema = target(self.root, reference)?,
+                None => return schema.as_object(),
+            }
         }
+        None
     }
-    None
+
+    fn disjoint(&self, one: &Map<String, Value>, other: &Map<String, Value>, look_inside: bool) -> bool {
+        let listed = [one, other].map(choices);
+        let [ones, others] = listed.map(|values| values.map_or(1, <[Value]>::len));
+        if !self.spend(ones.saturating_mul(others).saturating_add(1)) {
+            return false;
+        }
+        if kinds(one).and(kinds(other)) == Kinds::NONE {
+            return true;
+        }
+        if let [Some(ones), Some(others)] = listed
+            && !ones.iter().any(|one| others.iter().any(|other| same(one, other)))
+        {
+            return true;
+        }
+        let objects = [one, other].iter().all(|schema| kinds(schema) == Kinds::OBJECT);
+        objects && look_inside && self.told_apart_by_a_property(one, other)
+    }
+
+    /// Whether there is a property that one of them requires and whose values in the two are never the same.
+    fn told_apart_by_a_property(&self, one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+        required(one).chain(required(other)).any(|name| {
+            self.spend(1)
+                && property(one, name).zip(property(other, name)).is_some_and(|(one, other)| {
+                    let followed = self.follow(one).zip(self.follow(other));
+                    followed.is_some_and(|(one, other)| self.disjoint(one, other, false))
+                })
+        })
+    }
 }
 
-fn disjoint(one: &Map<String, Value>, other: &Map<String, Value>, root: &Value, look_inside: bool) -> bool {
-    if kinds(one).and(kinds(other)) == Kinds::NONE {
-        return true;
-    }
-    if let (Some(ones), Some(others)) = (choices(one), choices(other))
-        && !ones.iter().any(|one| others.iter().any(|other| same(one, other)))
-    {
-        return true;
-    }
-    let objects = [one, other].iter().all(|schema| kinds(schema) == Kinds::OBJECT);
-    objects && look_inside && told_apart_by_a_property(one, other, root)
+fn required(schema: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// Whether there is a property that one of them requires and whose values in the two are never the same.
-fn told_apart_by_a_property(one: &Map<String, Value>, other: &Map<String, Value>, root: &Value) -> bool {
-    let required = |schema: &Map<String, Value>| -> Vec<String> {
-        let names = schema.get("required").and_then(Value::as_array).into_iter().flatten();
-        names.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    let property = |schema: &'_ Map<String, Value>, name: &str| {
-        schema.get("properties").and_then(|properties| properties.get(name)).cloned()
-    };
-    required(one).into_iter().chain(required(other)).any(|name| {
-        let (Some(one), Some(other)) = (property(one, &name), property(other, &name)) else { return false };
-        let followed = follow(&one, root).zip(follow(&other, root));
-        followed.is_some_and(|(one, other)| disjoint(one, other, root, false))
-    })
+fn property<'v>(schema: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
+    schema.get("properties")?.get(name)
 }
 
 /// The only values allowed, where they are listed.
@@ -86,7 +120,7 @@ fn same(one: &Value, other: &Value) -> bool {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::exclusive;
+    use super::Comparison;
 
     fn kind(name: &str, properties: Value) -> Value {
         let mut properties = properties;
@@ -112,7 +146,18 @@ mod tests {
             (json!([{"$ref": "#/$defs/C"}, nothing]), false),
             (json!([true, nothing]), false),
         ] {
-            assert_eq!(exclusive(options.as_array().expect("an array"), &root), expected, "{options}");
+            let options = options.as_array().expect("an array");
+            assert_eq!(Comparison::new(&root).exclusive(options), expected, "{options:?}");
         }
+    }
+
+    #[test]
+    fn what_takes_too_many_comparisons_cannot_be_told() {
+        let (root, options) =
+            (Value::Null, |count| (0..count).map(|value| json!({"const": value})).collect::<Vec<_>>());
+        assert!(Comparison::new(&root).exclusive(&options(300)));
+        assert!(!Comparison::new(&root).exclusive(&options(3000)));
+        let listed = |from: usize| json!({"enum": (from..from + 2000).collect::<Vec<_>>()});
+        assert!(!Comparison::new(&root).exclusive(&[listed(0), listed(2000)]));
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::nesting::check_schema;
-use super::one_of;
+use super::one_of::Comparison;
 use super::{GrammarError, refused};
 
 /// Formats that are checked. To JSON Schema any other is a note.
@@ -46,7 +46,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
         return Err(refused("no value satisfies the schema: it requires itself within itself, without end"));
     }
     let mut ready = schema.clone();
-    simplify(&mut ready, schema);
+    simplify(&mut ready, &Comparison::new(schema));
     if let Some(map) = ready.as_object_mut() {
         map.entry(OPTIONS).or_insert_with(|| options(false));
     }
@@ -64,7 +64,7 @@ pub(super) fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> 
 }
 
 /// Takes out what means nothing, and says `oneOf` as `anyOf` where it is the same.
-fn simplify(schema: &mut Value, root: &Value) {
+fn simplify(schema: &mut Value, comparison: &Comparison<'_>) {
     let Some(map) = schema.as_object_mut() else { return };
     if map.get("format").and_then(Value::as_str).is_some_and(|format| !FORMATS.contains(&format)) {
         map.shift_remove("format");
@@ -72,7 +72,7 @@ fn simplify(schema: &mut Value, root: &Value) {
     if map.get("uniqueItems") == Some(&Value::Bool(false)) {
         map.shift_remove("uniqueItems");
     }
-    if map.get("oneOf").and_then(Value::as_array).is_some_and(|options| one_of::exclusive(options, root))
+    if map.get("oneOf").and_then(Value::as_array).is_some_and(|options| comparison.exclusive(options))
         && let Some(options) = map.shift_remove("oneOf")
     {
         if let Some(all) = map.get_mut("allOf").and_then(Value::as_array_mut) {
@@ -86,12 +86,12 @@ fn simplify(schema: &mut Value, root: &Value) {
     for (name, value) in map.iter_mut() {
         match value {
             Value::Object(named) if NAMED.contains(&name.as_str()) => {
-                named.values_mut().for_each(|part| simplify(part, root));
+                named.values_mut().for_each(|part| simplify(part, comparison));
             }
             Value::Array(several) if SEVERAL.contains(&name.as_str()) => {
-                several.iter_mut().for_each(|part| simplify(part, root));
+                several.iter_mut().for_each(|part| simplify(part, comparison));
             }
-            Value::Object(_) if ONE.contains(&name.as_str()) => simplify(value, root),
+            Value::Object(_) if ONE.contains(&name.as_str()) => simplify(value, comparison),
             _ => {}
         }
     }
