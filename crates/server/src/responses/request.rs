@@ -11,7 +11,7 @@ use crate::responses::functions::{self, Functions};
 use crate::responses::items::Items;
 use crate::responses::output::{Output, ReasoningForm};
 use crate::responses::reply::{Keeping, ResponseReply};
-use crate::responses::store::Stored;
+use crate::responses::store::{Stored, bytes};
 use crate::responses::{object, response_id};
 use crate::shared::Shared;
 use crate::structured::Structured;
@@ -80,8 +80,10 @@ fn read_input(input: Option<Value>, goes_on: bool, shared: &Shared) -> Result<Ve
             Err(ApiError::parameter("input", "'input' is empty."))
         }
         Some(Value::Array(mut items)) => {
+            // A reference is short and its item may be long: together they are as long as what could have been sent.
+            let mut room = shared.config.body_limit;
             for (index, item) in items.iter_mut().enumerate() {
-                follow_reference(item, index, shared)?;
+                follow_reference(item, index, shared, &mut room)?;
             }
             Ok(items)
         }
@@ -91,8 +93,8 @@ fn read_input(input: Option<Value>, goes_on: bool, shared: &Shared) -> Result<Ve
     }
 }
 
-/// Puts the item of a kept response in the place of a reference to it.
-fn follow_reference(item: &mut Value, index: usize, shared: &Shared) -> Result<(), ApiError> {
+/// Puts the item of a kept response in the place of a reference to it, and takes its bytes off the room that is left.
+fn follow_reference(item: &mut Value, index: usize, shared: &Shared, room: &mut usize) -> Result<(), ApiError> {
     let is_reference = match &item["type"] {
         Value::Null => item.get("role").is_none() && item["id"].is_string(),
         kind => kind == "item_reference",
@@ -109,6 +111,8 @@ fn follow_reference(item: &mut Value, index: usize, shared: &Shared) -> Result<(
         );
         return Err(ApiError::parameter(path, message).quoting_prompt());
     };
+    let left = room.checked_sub(bytes(&found));
+    *room = left.ok_or_else(|| ApiError::body_too_large(shared.config.body_limit))?;
     *item = found;
     Ok(())
 }

@@ -31,7 +31,7 @@ impl Stored {
 }
 
 /// About what a value takes of memory.
-fn bytes(value: &Value) -> usize {
+pub(super) fn bytes(value: &Value) -> usize {
     const EACH: usize = 32;
     EACH + match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,

@@ -149,6 +149,20 @@ fn responses_are_given_again_listed_and_deleted() {
 }
 
 #[test]
+fn what_is_referred_to_counts_as_if_it_were_sent() {
+    let server = scripted(Scripted::new(1000), |config| config.body_limit = 10_000);
+    let first = respond(server.address, &json!({"input": "Hello", "max_output_tokens": 2})).ok();
+    let referring = |times: usize| {
+        let reference = json!({"type": "item_reference", "id": first["output"][0]["id"]});
+        let input = [vec![user("Go")], vec![reference; times], vec![user("So?")]].concat();
+        respond(server.address, &json!({"input": input, "max_output_tokens": 2}))
+    };
+    referring(1).ok();
+    let (_, code, _) = referring(80).error(413);
+    assert_eq!(code, "body_too_large");
+}
+
+#[test]
 fn what_is_not_to_be_stored_is_not() {
     let response = respond(model(), &json!({"input": "Hello", "store": false, "max_output_tokens": 2})).ok();
     get(model(), &format!("/v1/responses/{}", id(&response))).error(404);
