@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::lark_string;
 use super::nesting::check_schema;
-use super::schema::{OPTIONS, options, target};
+use super::schema::{LONGEST_CHAIN, OPTIONS, options, target};
 use crate::ToolSet;
 use crate::tools::{Expected, Kinds};
 
@@ -21,8 +21,6 @@ other: /<parameter=[^<>\n]+>\n/ text "\n"
 "#;
 /// Bytes of a grammar up to which its parameters are held to all of their schemas; the later ones are held to their types.
 const LONGEST_STRICT: usize = 1 << 20;
-/// References that are followed one after the other.
-const LONGEST_CHAIN: usize = 32;
 
 /// Calls that a reply must make.
 #[derive(Clone, Debug)]

@@ -4,11 +4,8 @@ use std::cell::Cell;
 
 use serde_json::{Map, Value};
 
-use super::schema::target;
+use super::schema::{LONGEST_CHAIN, target};
 use crate::tools::Kinds;
-
-/// References that are followed one after the other.
-const LONGEST_CHAIN: usize = 32;
 
 /// Values, names and schemas that are compared in all of a document: pairs grow with the square of what a client sends.
 const MOST_COMPARED: usize = 1_000_000;

@@ -14,6 +14,8 @@ const FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
 /// Between the parts of JSON. It is bounded because a model that has lost its way can write spaces for ever.
 const SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
+/// References that are followed one after the other.
+pub(super) const LONGEST_CHAIN: usize = 32;
 /// The options of llguidance's compiler, in the schema itself.
 pub(super) const OPTIONS: &str = "x-guidance";
 
