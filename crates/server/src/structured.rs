@@ -101,13 +101,7 @@ impl Structured {
         may_call: bool,
     ) -> Result<ReplyGrammar, ApiError> {
         let grammar = shared.grammars()?.answer(&self.format, begins_in_reasoning, may_call);
-        grammar.map_err(|error| match error {
-            GrammarError::Refused(reason) => {
-                let message = format!("'{}' cannot be used: {}.", self.path, reason.trim_end_matches('.'));
-                ApiError::parameter(&self.path, message).quoting_prompt()
-            }
-            GrammarError::Failed(_) => ApiError::internal(error.to_string()),
-        })
+        grammar.map_err(|error| refusal(&error, &self.path, "be used"))
     }
 }
 
@@ -127,13 +121,18 @@ pub(crate) fn binding(
     }
     let function = if let Choice::Named(name) = &tools.choice { Some(name.as_str()) } else { None };
     let calls = ForcedCalls { definitions: &tools.definitions, function, parallel: !tools.single() };
-    shared.grammars()?.calls(&calls, primed).map(Some).map_err(|error| match error {
+    shared.grammars()?.calls(&calls, primed).map(Some).map_err(|error| refusal(&error, "tools", "bind a call"))
+}
+
+/// Why there is no grammar: what `path` has cannot do what it was sent for.
+fn refusal(error: &GrammarError, path: &str, purpose: &str) -> ApiError {
+    match error {
         GrammarError::Refused(reason) => {
-            let message = format!("'tools' cannot bind a call: {}.", reason.trim_end_matches('.'));
-            ApiError::parameter("tools", message).quoting_prompt()
+            let message = format!("'{path}' cannot {purpose}: {}.", reason.trim_end_matches('.'));
+            ApiError::parameter(path, message).quoting_prompt()
         }
         GrammarError::Failed(_) => ApiError::internal(error.to_string()),
-    })
+    }
 }
 
 /// A schema, or its JSON text.
