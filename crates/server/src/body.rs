@@ -1,18 +1,32 @@
 //! Reading a request's body: within the size limit and within time, whoever sends it.
 
 use crate::error::ApiError;
+use crate::shared::Shared;
 use crate::{Config, Timeouts};
 use axum::body::{Body, Bytes};
+use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use futures_util::StreamExt;
 use serde_json::Value;
+use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
+
+/// Reads a request's body as JSON; on a thread of its own makes of it what `work` does.
+pub(crate) async fn read_with<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    request: Request,
+    work: impl FnOnce(Value, &Shared) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let (head, body) = request.into_parts();
+    let bytes = read(&head.headers, body, &shared.config).await?;
+    shared.work(bytes.len(), move |shared| work(parse(&bytes)?, shared)).await
+}
 
 /// Reads the whole body.
 ///
 /// A body over the limit is read on, and thrown away, up to twice the limit, since most clients look at the answer only
 /// once they have sent everything; beyond that the connection is cut after the answer.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, config: &Config) -> Result<Bytes, ApiError> {
+async fn read(headers: &HeaderMap, body: Body, config: &Config) -> Result<Bytes, ApiError> {
     let limit = config.body_limit;
     let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     // A client that asks first ("Expect: 100-continue") gets its answer before it sends anything.
@@ -50,7 +64,7 @@ pub(crate) async fn read(headers: &HeaderMap, body: Body, config: &Config) -> Re
 }
 
 /// Reads the body as JSON, whatever its Content-Type says.
-pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
+fn parse(body: &[u8]) -> Result<Value, ApiError> {
     if values_at_most(body) > MOST_VALUES {
         let message = format!("The request body is not taken: its JSON holds more than {MOST_VALUES} values.");
         return Err(ApiError::request(message));

@@ -25,9 +25,7 @@ pub(crate) async fn handle(
     Extension(counts): Extension<Arc<Counts>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (head, request_body) = request.into_parts();
-    let bytes = body::read(&head.headers, request_body, &shared.config).await?;
-    let job = shared.work(bytes.len(), move |shared| read(body::parse(&bytes)?, shared)).await?;
+    let job = body::read_with(&shared, request, read).await?;
     let choices = submit(&shared, &job, "messages", &counts)?;
     let tokenizer = job.top_logprobs.map(|_| Arc::clone(&shared.tokenizer));
     let kind = if job.parameters.stream { "chat.completion.chunk" } else { "chat.completion" };

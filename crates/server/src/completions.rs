@@ -26,9 +26,7 @@ pub(crate) async fn handle(
     Extension(counts): Extension<Arc<Counts>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (head, request_body) = request.into_parts();
-    let bytes = body::read(&head.headers, request_body, &shared.config).await?;
-    let (job, echo) = shared.work(bytes.len(), move |shared| read(&body::parse(&bytes)?, shared)).await?;
+    let (job, echo) = body::read_with(&shared, request, |request, shared| read(&request, shared)).await?;
     let choices = submit(&shared, &job, "prompt", &counts)?;
     let tokenizer = job.top_logprobs.map(|_| Arc::clone(&shared.tokenizer));
     let shape = CompletionShape::new(tokenizer, echo);

@@ -75,9 +75,7 @@ async fn run(
     request: Request,
     answer: impl FnOnce(&mut Value, &Shared) -> Result<Value, ApiError> + Send + 'static,
 ) -> Result<Json<Value>, ApiError> {
-    let (head, request_body) = request.into_parts();
-    let bytes = body::read(&head.headers, request_body, &shared.config).await?;
-    shared.work(bytes.len(), move |shared| answer(&mut body::parse(&bytes)?, shared)).await.map(Json)
+    body::read_with(shared, request, |mut request, shared| answer(&mut request, shared)).await.map(Json)
 }
 
 /// The tokens of a chat completion's prompt, whose messages are taken out of the request.

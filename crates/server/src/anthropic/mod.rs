@@ -55,9 +55,7 @@ pub(crate) async fn create(
     Extension(counts): Extension<Arc<Counts>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (head, request_body) = request.into_parts();
-    let bytes = body::read(&head.headers, request_body, &shared.config).await?;
-    let asked = shared.work(bytes.len(), move |shared| request::read(body::parse(&bytes)?, shared)).await?;
+    let asked = body::read_with(&shared, request, request::read).await?;
     let generation = submit(&shared, &asked.job, "messages", &counts)?.pop();
     let generation = generation.ok_or_else(|| ApiError::internal("The request has no reply."))?;
     let message = Message {
@@ -74,9 +72,7 @@ pub(crate) async fn create(
 
 /// `POST /v1/messages/count_tokens`: what the prompt would be, however long.
 pub(crate) async fn count_tokens(State(shared): State<Arc<Shared>>, request: Request) -> Result<Json<Value>, ApiError> {
-    let (head, request_body) = request.into_parts();
-    let bytes = body::read(&head.headers, request_body, &shared.config).await?;
-    let count = shared.work(bytes.len(), move |shared| request::count(body::parse(&bytes)?, shared)).await?;
+    let count = body::read_with(&shared, request, request::count).await?;
     Ok(Json(json!({"input_tokens": count})))
 }
 

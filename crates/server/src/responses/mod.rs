@@ -51,10 +51,9 @@ pub(crate) async fn create(
     Extension(counts): Extension<Arc<Counts>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let (head, request_body) = request.into_parts();
-    let bytes = body::read(&head.headers, request_body, &shared.config).await?;
-    let (size, for_reply) = (bytes.len(), Arc::clone(&counts));
-    let (job, reply) = shared.work(size, move |shared| request::read(&bytes, shared, for_reply)).await?;
+    let for_reply = Arc::clone(&counts);
+    let (job, reply) =
+        body::read_with(&shared, request, |request, shared| request::read(request, shared, for_reply)).await?;
     let mut choices = submit(&shared, &job, "input", &counts)?;
     if job.parameters.stream {
         return Ok(stream::respond(choices, reply));

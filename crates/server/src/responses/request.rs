@@ -1,7 +1,6 @@
 //! A request for a response: read, checked, made into the prompt's tokens.
 
 use crate::answer::Answer;
-use crate::body;
 use crate::conversation::Conversation;
 use crate::error::ApiError;
 use crate::fields::{self, Fields, quoted};
@@ -25,8 +24,7 @@ use std::sync::Arc;
 const MOST_METADATA: (usize, usize, usize) = (16, 64, 512);
 
 /// From the body to what runs and what answers.
-pub(crate) fn read(bytes: &[u8], shared: &Shared, counts: Arc<Counts>) -> Result<(Job, ResponseReply), ApiError> {
-    let mut request = body::parse(bytes)?;
+pub(crate) fn read(mut request: Value, shared: &Shared, counts: Arc<Counts>) -> Result<(Job, ResponseReply), ApiError> {
     // The input can be megabytes: it is moved out, not copied.
     let input = request.as_object_mut().and_then(|request| request.insert("input".into(), Value::Null));
     let fields = Fields::of(&request, "")?;
