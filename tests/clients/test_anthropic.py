@@ -6,7 +6,7 @@ import json
 import anthropic
 import pytest
 
-from conftest import PATIENCE
+from serving import PATIENCE
 
 MODEL = "lily"  # any name is answered by the one model there is
 SUM = "What is 38 + 57?"

@@ -3,7 +3,7 @@
 import asyncio
 
 import load
-from conftest import launched
+from serving import launched
 
 CLIENTS, REQUESTS = 32, 500
 # KiB that the server's peak memory may grow by from the first half of the run to the second. Buffers and the

@@ -7,7 +7,7 @@ import re
 import openai
 import pytest
 
-from conftest import PATIENCE
+from serving import PATIENCE
 
 MODEL = "lily"  # any name is answered by the one model there is
 NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}

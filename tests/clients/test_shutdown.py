@@ -6,7 +6,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import PATIENCE, launched
+from serving import PATIENCE, launched
 from test_openai import END_TOKENS, joined, request
 
 

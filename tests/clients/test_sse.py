@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import PATIENCE
+from serving import PATIENCE
 
 CHAT = "/v1/chat/completions"
 QUESTION = {

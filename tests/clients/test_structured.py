@@ -9,7 +9,7 @@ import openai
 import pydantic
 import pytest
 
-from conftest import PATIENCE
+from serving import PATIENCE
 
 MODEL = "lily"
 QUESTION = [{"role": "user", "content": "What is 38 + 57?"}]

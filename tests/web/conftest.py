@@ -1,19 +1,13 @@
 """One `lily serve` with the embedded checkpoint and one Chromium for all tests; a page of its own for each."""
 
 import os
-import re
 import shutil
-import signal
-import subprocess
-import threading
-from pathlib import Path
 
 import pytest
 from gate import Gate
 from playwright.sync_api import sync_playwright
+from serving import launched
 
-ROOT = Path(__file__).resolve().parents[2]
-BINARY = Path(os.environ.get("LILY_BIN", ROOT / "target/release/lily"))
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 # Chromium's own errands lead nowhere here, and as root it has no sandbox.
 ARGUMENTS = [
@@ -26,47 +20,15 @@ ARGUMENTS = [
     "--disable-sync",
 ]
 
-# How long anything may take before it counts as hung; generous, as the machine may be busy with other work.
+# How long anything on the page may take, in seconds, before it counts as hung; generous, as the machine may be busy with other work.
 PATIENCE = 30.0
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
     """The address of a running server, which must end cleanly after the last test."""
-    if not BINARY.is_file():
-        pytest.exit(f"{BINARY} is not there; build it with `cargo build --release` or set LILY_BIN", returncode=2)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LILY_", "HF_"))}
-    process = subprocess.Popen(
-        [BINARY, "serve", "--port", "0"],
-        env=kept | {"HF_HOME": str(tmp_path_factory.mktemp("no-models"))},
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    said, url, listening = [], [], threading.Event()
-
-    def read():
-        for line in process.stderr:
-            said.append(line)
-            if not url and (found := re.search(r"listening on (http://\S+)", line)):
-                url.append(found[1])
-                listening.set()
-        listening.set()
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        listening.wait(2 * PATIENCE)
-        assert url, f"the server did not say where it listens:\n{''.join(said)}"
-        yield url[0]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(2 * PATIENCE) == 0, "".join(said)
-        reader.join(PATIENCE)
-        assert not any("panicked" in line for line in said), "".join(said)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    with launched(tmp_path_factory.mktemp("no-models")) as server:
+        yield server.url
 
 
 @pytest.fixture(scope="session")
