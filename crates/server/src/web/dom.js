@@ -67,11 +67,12 @@ export function announce(text) {
 
 let toastTimer;
 
-/** Shows a sentence for some seconds, with a button if there is something to do about it. */
+/** Shows a sentence for some seconds, with a button if there is something to do about it. Gives what hides it. */
 export function toast(text, action) {
   const place = document.getElementById("toast");
   clearTimeout(toastTimer);
-  const hide = () => place.replaceChildren();
+  const shown = element("div", { class: "toast" });
+  const hide = () => shown.remove();
   const children = [element("span", {}, text)];
   if (action) {
     const run = () => {
@@ -80,6 +81,8 @@ export function toast(text, action) {
     };
     children.push(element("button", { type: "button", onclick: run }, action.label));
   }
-  place.replaceChildren(element("div", { class: "toast" }, ...children));
+  shown.append(...children);
+  place.replaceChildren(shown);
   toastTimer = setTimeout(hide, 10_000);
+  return hide;
 }

@@ -39,6 +39,8 @@ let view = null;
 /** The message that is being edited: its place in the conversation. */
 let editedAt = null;
 let model = null;
+/** The offer to take back what was removed of a conversation: `{from, hide}`. */
+let offer = null;
 /** Whether the page stays at the end of a text that grows. */
 let following = true;
 
@@ -97,18 +99,42 @@ function keep(kept) {
 function submit() {
   const text = composer.value.trim();
   if (text === "" || running.has(conversation.id)) return;
-  if (editedAt !== null) conversation.messages.length = editedAt;
-  if (editedAt === 0) conversation.title = "";
+  const cut = editedAt === null ? null : cutAt(editedAt);
   conversation.messages.push({ role: "user", content: text });
   composer.value = "";
   cancelEdit();
   fitComposer();
   answer();
+  if (cut) offerBack(cut);
+}
+
+/** Removes a message that is written anew, and what follows it; gives what the conversation was. */
+function cutAt(at) {
+  const cut = { from: conversation, messages: [...conversation.messages], title: conversation.title, at };
+  conversation.messages.length = at;
+  if (at === 0) conversation.title = "";
+  return cut;
+}
+
+/** Lets people have back what followed a message that is written anew. */
+function offerBack({ from, messages, title, at }) {
+  if (messages.length <= at + 1) return;
+  const run = () => {
+    running.get(from.id)?.run.stop();
+    running.delete(from.id);
+    Object.assign(from, { messages, title });
+    keep(from);
+    if (from.id === conversation.id) show(from);
+    else drawFrame();
+  };
+  offer = { from, hide: toast("What followed has been removed.", { label: "Undo", run }) };
 }
 
 /** Has the model go on with the conversation. */
 function answer() {
   const asked = conversation;
+  // Taking it back would remove what is asked now.
+  if (offer?.from === asked) offer.hide();
   const { messages } = asked;
   const reply = emptyReply();
   const before = [...messages];
@@ -160,22 +186,25 @@ function finish(asked, run) {
   if ((end === "error") !== (model === null)) findModel();
 }
 
-/** Ends the reply under way, if there is one, and waits until it has. */
+/** Ends the reply under way, if there is one, and waits until it has. Whether the same conversation is shown then. */
 async function halt() {
-  const state = running.get(conversation.id);
+  const halted = conversation;
+  const state = running.get(halted.id);
   state?.run.stop();
   // Its end has to be seen here before something else begins.
-  while (state && running.get(conversation.id) === state) await new Promise((resolve) => setTimeout(resolve));
+  while (state && running.get(halted.id) === state) await new Promise((resolve) => setTimeout(resolve));
+  return halted === conversation;
 }
 
 async function retry(at) {
-  await halt();
-  conversation.messages.length = at;
+  if (!(await halt())) return;
+  const cut = cutAt(at);
   answer();
+  offerBack(cut);
 }
 
 async function edit(at) {
-  await halt();
+  if (!(await halt())) return;
   editedAt = at;
   editing.hidden = false;
   composer.value = conversation.messages[at].content;
