@@ -26,9 +26,11 @@ macro_rules! asset {
     };
 }
 
-static ASSETS: [Asset; 15] = [
+static ASSETS: [Asset; 17] = [
     asset!("/", HTML, "index.html"),
     asset!("/web/style.css", CSS, "style.css"),
+    asset!("/web/frame.css", CSS, "frame.css"),
+    asset!("/web/dialog.css", CSS, "dialog.css"),
     asset!("/web/message.css", CSS, "message.css"),
     asset!("/web/lily.svg", SVG, "lily.svg"),
     asset!("/web/theme.js", JAVASCRIPT, "theme.js"),
