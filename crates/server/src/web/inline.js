@@ -95,8 +95,12 @@ export function inline(text, depth = 0, inLink = false) {
 
 /** Where code is, by the place of its first backtick, and which bracket closes which, in one pass. */
 function scan(text) {
-  const runs = [...text.matchAll(/`+/g)].map((run) => ({ at: run.index, length: run[0].length }));
-  const byLength = Map.groupBy(runs, (run) => run.length);
+  // Where runs of so many backticks begin.
+  const runs = new Map();
+  for (const { index, 0: run } of text.matchAll(/`+/g)) {
+    if (!runs.has(run.length)) runs.set(run.length, []);
+    runs.get(run.length).push(index);
+  }
   const spans = new Map();
   const brackets = new Map();
   const open = [];
@@ -106,12 +110,13 @@ function scan(text) {
     } else if (text[at] === "`") {
       let end = at;
       while (text[end] === "`") end++;
-      const closers = byLength.get(end - at) ?? [];
-      while (closers.length > 0 && closers[0].at < end) closers.shift();
+      // A run that an escaped backtick cut short may have a length that no whole run has.
+      const closers = runs.get(end - at) ?? [];
+      while (closers.length > 0 && closers[0] < end) closers.shift();
       const closer = closers[0];
-      const code = closer ? text.slice(end, closer.at).replaceAll("\n", " ") : null;
+      const code = closer === undefined ? null : text.slice(end, closer).replaceAll("\n", " ");
       const padded = code !== null && /^ .* $/.test(code) && code.trim() !== "";
-      const span = { code: padded ? code.slice(1, -1) : code, end: closer ? closer.at + (end - at) : end };
+      const span = { code: padded ? code.slice(1, -1) : code, end: closer === undefined ? end : closer + (end - at) };
       spans.set(at, span);
       at = span.end - 1;
     } else if (text[at] === "[") {
