@@ -28,6 +28,8 @@ RENDER = """async (text) => {
         ("`a*b*` and ``c`d``", "<p><code>a*b*</code> and <code>c`d</code></p>"),
         (r"\*not\* \`code\`", "<p>*not* `code`</p>"),
         ("# One\n## Two", '<h3 class="heading-1">One</h3><h4 class="heading-2">Two</h4>'),
+        ("# a # b ##\n### #\n# c#", '<h3 class="heading-1">a # b</h3><h5 class="heading-3"></h5><h3 class="heading-1">c#</h3>'),
+        ("*a **b c** ~d~ e~~", "<p>*a <strong>b c</strong> <del>d</del> e~~</p>"),
         ("- a\n- b\n  - c\n- d", "<ul><li>a</li><li>b<ul><li>c</li></ul></li><li>d</li></ul>"),
         ("3. a\n4. b", '<ol start="3"><li>a</li><li>b</li></ol>'),
         ("1. a\n\n   more\n\n2. b", "<ol><li><p>a</p><p>more</p></li><li><p>b</p></li></ol>"),
@@ -65,6 +67,7 @@ def test_links_lead_only_where_they_may(page):
     for text, html in [
         ("[x](https://a.example/b_(c))", link.format("https://a.example/b_(c)", "x")),
         ("see https://a.example/b, or not", "see " + link.format("https://a.example/b", "https://a.example/b") + ", or not"),
+        ("(https://a.example/b_(c).)", "(" + link.format("https://a.example/b_(c)", "https://a.example/b_(c)") + ".)"),
         ("![alt](https://a.example/p.png)", link.format("https://a.example/p.png", "alt")),
         ("[x](javascript:alert(1))", "x"),
         ("[x](data:text/html,y)", "x"),
@@ -91,7 +94,27 @@ def test_a_growing_text_is_what_the_whole_text_is(page):
     assert page.evaluate(same, text) is None
 
 
-@pytest.mark.parametrize("text", ["*a **b " * 2000, "[" * 5000, "`" * 5000 + "a", "> " * 3000 + "x", "- " * 3000 + "x", "[a](" * 2000, "|" * 4000 + "\n" + "|-" * 4000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*a **b " * 2000,
+        "[" * 5000,
+        "`" * 5000 + "a",
+        "> " * 3000 + "x",
+        "- " * 3000 + "x",
+        "[a](" * 2000,
+        "|" * 4000 + "\n" + "|-" * 4000,
+        # What took time by the square of its length: a quarter of an hour and more each.
+        "https://a.example/" + ")" * 1_000_000,
+        "a* " * 300_000,
+        "# a" + " " * 1_000_000 + "b\u2028",
+        "```" + " " * 1_000_000 + "`",
+        "- " + " " * 1_000_000 + "\u2028",
+        "a | b\n- " + " " * 1_000_000 + "x",
+        "[a](" + " " * 1_000_000 + "x y",
+    ],
+    ids=range(14),
+)
 def test_a_hostile_text_is_drawn_all_the_same(page, text):
     assert page.evaluate(RENDER, text) != ""
 

@@ -132,7 +132,7 @@ function scan(text) {
 function linkAt(text, at, brackets) {
   const close = brackets.get(at);
   if (close === undefined || text[close + 1] !== "(") return null;
-  const target = /\(\s*(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*\))*))(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)/y;
+  const target = /\(\s*(?!\s)(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*\))*))(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)/y;
   target.lastIndex = close + 1;
   const found = target.exec(text);
   if (!found) return null;
@@ -157,10 +157,11 @@ function isSafe(url) {
 /** A sentence's marks after an address are not part of it, nor is a bracket that was opened before it. */
 function withoutPunctuation(url) {
   let end = url.length;
+  let unopened = url.split(")").length - url.split("(").length;
   for (; end > 0; end--) {
     const last = url[end - 1];
-    const closes = last === ")" && url.slice(0, end).split(")").length > url.slice(0, end).split("(").length;
-    if (!closes && !".,:;!?'\"*_~]".includes(last)) break;
+    if (last === ")" && unopened > 0) unopened--;
+    else if (!".,:;!?'\"*_~]".includes(last)) break;
   }
   return url.slice(0, end);
 }
@@ -186,11 +187,17 @@ function pairs(opener, closer) {
 
 /** Puts what stands between marks that belong together into elements. */
 function emphasise(delimiters) {
+  delimiters.forEach((delimiter, place) => (delimiter.place = place));
+  // For closers that pair with the same openers, the place before which there is none for them.
+  const none = new Map();
   for (let at = 0; at < delimiters.length; ) {
     const closer = delimiters[at];
+    const kind = [closer.char, closer.opens, closer.char === "~" ? closer.count : closer.length % 3].join();
+    const first = none.get(kind) ?? 0;
     let before = closer.closes ? at - 1 : -1;
-    while (before >= 0 && !pairs(delimiters[before], closer)) before--;
-    if (before < 0) {
+    while (before >= 0 && delimiters[before].place >= first && !pairs(delimiters[before], closer)) before--;
+    if (before < 0 || delimiters[before].place < first) {
+      if (closer.closes) none.set(kind, closer.place);
       at++;
       continue;
     }

@@ -11,12 +11,13 @@ import { copyButton, element } from "./dom.js";
 /** Quotes and lists within each other beyond this are text. */
 const DEEPEST = 12;
 
-const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([^`]*)$/;
-const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$/;
+// None of these tries the same white space in more than one way: a line of ten thousand spaces takes no longer than another.
+const FENCE = /^( {0,3})(`{3,}|~{3,})([^`]*)$/;
+const HEADING = /^ {0,3}(#{1,6})(?:[ \t](.*))?$/s;
 const RULE = /^ {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*$/;
 const QUOTE = /^ {0,3}>/;
-const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( +)(.*))?$/;
-const DELIMITERS = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?:( +)(.*))?$/s;
+const DELIMITERS = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*(?:\|[ \t]*)?$/;
 const UNDERLINE = /^ {0,3}(={3,}|-{3,})[ \t]*$/;
 
 /** The raw text of each block that an element shows. */
@@ -76,7 +77,7 @@ function blockAt(lines, at, depth) {
   if (indentOf(line) >= 4) return indentedCode(lines, at);
   if (FENCE.test(line)) return fencedCode(lines, at);
   const heading = HEADING.exec(line);
-  if (heading) return { end: at + 1, draw: () => headingElement(heading[1].length, heading[2] ?? "") };
+  if (heading) return { end: at + 1, draw: () => headingElement(heading[1].length, withoutClosing(heading[2] ?? "")) };
   if (RULE.test(line)) return { end: at + 1, draw: () => element("hr") };
   if (depth < DEEPEST && QUOTE.test(line)) return quote(lines, at, depth);
   if (depth < DEEPEST && ITEM.test(line)) return list(lines, at, depth);
@@ -96,6 +97,14 @@ function interrupts(lines, at) {
 /** The page's own headings are above those of the texts. */
 function headingElement(level, text) {
   return element(`h${Math.min(level + 2, 6)}`, { class: `heading-${level}` }, inline(text));
+}
+
+/** A heading's text without the marks that may end its line. */
+function withoutClosing(text) {
+  const trimmed = text.trim();
+  let end = trimmed.length;
+  while (trimmed[end - 1] === "#") end--;
+  return end === 0 || /[ \t]/.test(trimmed[end - 1]) ? trimmed.slice(0, end).trimEnd() : trimmed;
 }
 
 function paragraph(lines, at) {
