@@ -24,7 +24,7 @@ pub(crate) struct LaunchArgs {
     /// Where `lily serve` listens.
     #[arg(long, default_value = "http://127.0.0.1:8080")]
     url: String,
-    /// The server's API key, if it wants one.
+    /// The server's API key, if it wants one; of several separated by commas, as the server itself takes them, the first.
     #[arg(long, value_name = "KEY", env = KEY_VARIABLE, hide_env_values = true)]
     api_key: Option<String>,
     /// Start the agent instead of printing how.
@@ -52,6 +52,8 @@ enum Client {
 
 /// Where agents that can be told a variable's name find the key.
 const KEY_VARIABLE: &str = "LILY_API_KEY";
+/// The same as [`first_key`], for a shell.
+const FIRST_KEY: &str = "\"${LILY_API_KEY%%,*}\"";
 /// A server without keys takes any, and many agents want to send one.
 const NO_KEY: &str = "none";
 
@@ -75,19 +77,25 @@ enum Value {
 
 /// Prints the command, or becomes the agent.
 pub(crate) fn launch(args: &LaunchArgs) -> Result<()> {
-    let server = Server::ask(&args.url, args.api_key.as_deref())?;
+    let key = args.api_key.as_deref().and_then(first_key);
+    let server = Server::ask(&args.url, key)?;
     let mut launch = clients::launch(args.client, &server)?;
     launch.arguments.extend(args.arguments.iter().cloned());
     if !args.run {
-        return Ok(print(&launch, &server, args.api_key.is_some(), &mut stdout().lock())?);
+        return Ok(print(&launch, &server, key.is_some(), &mut stdout().lock())?);
     }
-    let error = launch.command(args.api_key.as_deref()).exec();
+    let error = launch.command(key).exec();
     match error.kind() {
         io::ErrorKind::NotFound => {
             bail!("{} is not on the path: npm install --global {}", launch.program, launch.package)
         }
         _ => Err(anyhow!("{} cannot be started: {error}", launch.program)),
     }
+}
+
+/// The variable may be the one that `lily serve` takes its keys from; an empty one counts as unset there, too.
+fn first_key(keys: &str) -> Option<&str> {
+    keys.split(',').next().map(str::trim).filter(|key| !key.is_empty())
 }
 
 impl Launch {
@@ -113,13 +121,14 @@ fn print(launch: &Launch, server: &Server, has_key: bool, out: &mut impl Write) 
     writeln!(out, "# Not installed? npm install --global {package}. To start it at once: lily launch ... --run")?;
     if has_key {
         writeln!(out, "# The server's key is taken from {KEY_VARIABLE}: export it first.")?;
+        writeln!(out, "{KEY_VARIABLE}={FIRST_KEY} \\")?;
     } else {
         writeln!(out, "{KEY_VARIABLE}={NO_KEY} \\")?;
     }
     for (name, value) in environment {
         let value = match value {
             Value::Text(text) => quoted(text),
-            Value::Key if has_key => format!("\"${KEY_VARIABLE}\""),
+            Value::Key if has_key => FIRST_KEY.into(),
             Value::Key => NO_KEY.into(),
         };
         writeln!(out, "{name}={value} \\")?;
@@ -140,7 +149,7 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Launch, Value, print, quoted};
+    use super::{Launch, Value, first_key, print, quoted};
     use crate::launch::server::Server;
     use std::process::Command;
 
@@ -171,11 +180,21 @@ mod tests {
         assert_eq!(run, "it's {\"a\": \"b $c\"}\nsecret\nsecret\n");
         let text = printed(true);
         assert!(!text.contains("secret") && text.starts_with("# sh with m at http://a.example, a context of 5"));
-        assert_eq!(output(Command::new("sh").args(["-c", &text]).env("LILY_API_KEY", "secret")), run);
+        for variable in ["secret", "secret,another"] {
+            assert_eq!(output(Command::new("sh").args(["-c", &text]).env("LILY_API_KEY", variable)), run);
+        }
 
         let keyless = output(&mut launch().command(None));
         assert_eq!(output(Command::new("sh").args(["-c", &printed(false)]).env_remove("LILY_API_KEY")), keyless);
         assert!(keyless.ends_with("none\nnone\n"));
+    }
+
+    #[test]
+    fn the_variable_may_hold_what_the_server_takes() {
+        assert_eq!(
+            ["one", "one, two", " one ,two", "", " "].map(first_key),
+            [Some("one"), Some("one"), Some("one"), None, None]
+        );
     }
 
     #[test]
