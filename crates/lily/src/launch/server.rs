@@ -36,6 +36,9 @@ impl Server {
     pub(super) fn ask(url: &str, key: Option<&str>) -> Result<Self> {
         // Many write the address as other clients want it.
         let url = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+        if !is_printable(&url) {
+            bail!("--url {url:?} is no address: it has to be one as http://127.0.0.1:8080");
+        }
         let agent: Agent = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
@@ -58,10 +61,49 @@ impl Server {
             status => bail!("{url} answers {}: is it a Lily server?", status.as_u16()),
         }
         let body = response.body_mut().read_to_vec().with_context(|| format!("{url} breaks off"))?;
-        let models: Models = serde_json::from_slice(&body).with_context(|| format!("{url} is no Lily server"))?;
+        Self::of(url, &body)
+    }
+
+    /// What the list of models of the server at `url` says.
+    fn of(url: String, models: &[u8]) -> Result<Self> {
+        let models: Models = serde_json::from_slice(models).with_context(|| format!("{url} is no Lily server"))?;
         match models.data.into_iter().next() {
+            // It is printed as part of a command: a line's end in it would begin another.
+            Some(Model { id, .. }) if !is_printable(&id) => {
+                bail!("{url} serves a model named {id:?}: is it a Lily server?")
+            }
             Some(Model { id, max_model_len }) => Ok(Self { url, model: id, context: max_model_len }),
             None => bail!("{url} serves no model"),
         }
+    }
+}
+
+fn is_printable(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Server;
+    use serde_json::json;
+
+    #[test]
+    fn a_models_name_is_one_that_can_be_printed() {
+        let of = |id: &str| {
+            let models = json!({"data": [{"id": id, "max_model_len": 9}]}).to_string();
+            Server::of("http://a.example".into(), models.as_bytes())
+                .map(|server| server.model)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(of("Qwen 3.6"), Ok("Qwen 3.6".into()));
+        for id in ["", "x\ntouch /tmp/x\n#", "x\u{1b}[2J", "x\u{85}"] {
+            assert!(of(id).is_err_and(|error| error.contains(&format!("{id:?}"))), "{id:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_one_that_can_be_printed() {
+        let error = Server::ask("http://127.0.0.1:1\ntouch /tmp/x", None).err().expect("no address").to_string();
+        assert!(error.contains("--url"), "{error}");
     }
 }
