@@ -151,9 +151,11 @@ fn what_is_pulled_is_what_serve_finds() {
 
     let inspected = place.lily(&["inspect"]).output().expect("the program starts");
     assert!(good(&inspected).starts_with(REPOSITORY), "{}", text(&inspected.stdout));
-    assert!(text(&output.stderr).contains("`lily serve` finds it"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("complete and checked; `lily serve` finds it"), "{}", text(&output.stderr));
 
-    good(&place.pull());
+    let again = place.pull();
+    good(&again);
+    assert!(text(&again.stderr).contains("complete by the files' sizes"), "{}", text(&again.stderr));
     assert!(place.hub.asked().iter().all(|asked| asked.kind == Kind::Listing), "it is there already");
 }
 
@@ -304,7 +306,9 @@ fn damage_in_the_cache_is_found_when_asked_for() {
     assert_eq!(place.hub.asked().len(), 1, "sizes are all that is looked at unasked");
     let output = place.lily(&["pull", "--check"]).output().expect("the program starts");
     good(&output);
-    assert!(text(&output.stderr).contains("ballast.bin: damaged"), "{}", text(&output.stderr));
+    for wanted in ["ballast.bin: damaged", "complete and checked"] {
+        assert!(text(&output.stderr).contains(wanted), "{}", text(&output.stderr));
+    }
     place.is_whole(&files());
 }
 

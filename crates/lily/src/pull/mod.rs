@@ -46,6 +46,7 @@ pub(crate) fn pull(args: &PullArgs) -> Result<()> {
     let cache = Cache::open(&environment)?;
     let files = hub.listing()?;
     let missing = missing(&cache, &files, args.check)?;
+    let missing_files = missing.len();
     if !missing.is_empty() {
         let bytes: u64 = missing.iter().map(|file| file.size).sum();
         let there: u64 = missing.iter().map(|file| partial::bytes_there(&cache.blob(file), file.size)).sum();
@@ -66,7 +67,9 @@ pub(crate) fn pull(args: &PullArgs) -> Result<()> {
     let directory = cache.snapshot();
     Checkpoint::open(&directory)
         .with_context(|| format!("{}: downloaded as the hub has it, but cannot be used", directory.display()))?;
-    say_what_serve_finds(&environment, &directory);
+    // What was downloaded has been read; what was there before, only with `check`.
+    let all_read = args.check || missing_files == files.len();
+    say_what_serve_finds(&environment, &directory, all_read);
     writeln!(stdout(), "{}", directory.display())?;
     Ok(())
 }
@@ -122,16 +125,20 @@ fn bar(bytes: u64, there: u64) -> Result<ProgressBar> {
 }
 
 /// Another revision in the cache may come before this one.
-fn say_what_serve_finds(environment: &Environment, directory: &Path) {
+fn say_what_serve_finds(environment: &Environment, directory: &Path, all_read: bool) {
+    let complete =
+        if all_read { "complete and checked" } else { "complete by the files' sizes (`lily pull --check` reads them)" };
     let same = |other: &Path| fs::canonicalize(other).ok() == fs::canonicalize(directory).ok();
     match locate(None, environment).source {
-        Source::Directory(found) if same(&found) => tell("complete and checked; `lily serve` finds it"),
+        Source::Directory(found) if same(&found) => {
+            tell(format_args!("{complete}; `lily serve` finds it"));
+        }
         Source::Directory(found) => {
             let other = found.display();
-            tell(format_args!(
-                "complete and checked; `lily serve` takes {other} unless told: --model with the path below"
-            ));
+            tell(format_args!("{complete}; `lily serve` takes {other} unless told: --model with the path below"));
         }
-        Source::Embedded => tell("complete and checked; `lily serve --model` with the path below takes it"),
+        Source::Embedded => {
+            tell(format_args!("{complete}; `lily serve --model` with the path below takes it"));
+        }
     }
 }
