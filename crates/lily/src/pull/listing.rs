@@ -2,6 +2,7 @@
 
 use std::path::{Component, Path};
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use lily_checkpoint::{CHECKPOINT, REVISION};
@@ -10,9 +11,11 @@ use serde::Deserialize;
 use super::digest::Digest;
 use super::hub::{Hub, parse, read_all};
 use super::patience::Patience;
+use crate::terminal::tell;
 
 /// Somebody waits for the first word.
 const TRIES: u32 = 3;
+const LONGEST_AFTER: Duration = Duration::from_secs(30);
 /// No repository's list is that long.
 const LONGEST: u64 = 32 << 20;
 
@@ -50,11 +53,13 @@ impl Hub {
     /// The revision's files, small ones first.
     pub(super) fn listing(&self) -> Result<Vec<RemoteFile>> {
         let url = self.listing_url();
-        let mut patience = Patience::new(TRIES);
+        let mut patience = Patience::new(TRIES, LONGEST_AFTER);
         let json = loop {
             match self.open(&url, None).and_then(|opened| read_all(opened, LONGEST)) {
                 Ok(json) => break json,
-                Err(failure) => patience.wait(failure, &AtomicBool::new(false))?,
+                Err(failure) => patience.wait(failure, &AtomicBool::new(false), |what, wait| {
+                    tell(format_args!("{what}; trying again in {} s", wait.as_secs()));
+                })?,
             }
         };
         read(&parse(&url, &json)?)

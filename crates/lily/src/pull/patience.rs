@@ -23,8 +23,10 @@ const NETWORK: u32 = 10;
 const SERVER: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(8);
-/// Of what a server asks for.
-const LONGEST_AFTER: Duration = Duration::from_secs(300);
+/// Of what a server asks for, while a download is under way.
+pub(super) const LONGEST_AFTER: Duration = Duration::from_secs(300);
+/// A wait that is no longer needs no word.
+const UNSAID: Duration = Duration::from_secs(2);
 /// How soon a wait sees that it is for nothing.
 const GLANCE: Duration = Duration::from_millis(50);
 
@@ -49,12 +51,13 @@ impl Failure {
 pub(super) struct Patience {
     failures: u32,
     most: u32,
+    longest_after: Duration,
 }
 
 impl Patience {
-    /// With at most so many tries, whatever fails.
-    pub(super) fn new(most: u32) -> Self {
-        Self { failures: 0, most }
+    /// With at most so many tries, whatever fails, and at most such waits, whatever a server asks for.
+    pub(super) fn new(most: u32, longest_after: Duration) -> Self {
+        Self { failures: 0, most, longest_after }
     }
 
     /// Something has come of it.
@@ -62,8 +65,14 @@ impl Patience {
         self.failures = 0;
     }
 
-    /// Waits until it makes sense to try again, or gives the failure back if it makes none.
-    pub(super) fn wait(&mut self, failure: Failure, stop: &AtomicBool) -> Result<(), Failure> {
+    /// Waits until it makes sense to try again, or gives the failure back if it makes none. `say` is told of waits that
+    /// people notice, with what failed.
+    pub(super) fn wait(
+        &mut self,
+        failure: Failure,
+        stop: &AtomicBool,
+        say: impl FnOnce(&str, Duration),
+    ) -> Result<(), Failure> {
         self.failures += 1;
         if self.failures >= failure.tries.min(self.most) {
             return Err(match self.failures {
@@ -73,8 +82,11 @@ impl Patience {
         }
         let wait = failure.after.map_or_else(
             || FIRST_WAIT.saturating_mul(1 << (self.failures - 1).min(16)).min(LONGEST_WAIT),
-            |after| after.min(LONGEST_AFTER),
+            |after| after.min(self.longest_after),
         );
+        if wait > UNSAID {
+            say(&failure.message, wait);
+        }
         let mut waited = Duration::ZERO;
         while waited < wait && !stop.load(Ordering::Relaxed) {
             sleep(GLANCE);
@@ -86,22 +98,37 @@ impl Patience {
 
 #[cfg(test)]
 mod tests {
-    use super::{Failure, Patience};
+    use super::{Failure, LONGEST_AFTER, Patience};
     use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
 
     #[test]
     fn patience_ends_and_is_restored() {
         // Nobody waits for what has been stopped.
         let stop = AtomicBool::new(true);
-        let mut patience = Patience::new(9);
-        assert_eq!(patience.wait(Failure::lasting("no"), &stop).unwrap_err().message, "no");
+        let wait = |patience: &mut Patience, failure| patience.wait(failure, &stop, |_, _| {});
+        let mut patience = Patience::new(9, LONGEST_AFTER);
+        assert_eq!(wait(&mut patience, Failure::lasting("no")).unwrap_err().message, "no");
         patience.restore();
         for _ in 0..4 {
-            patience.wait(Failure::server("busy"), &stop).unwrap();
+            wait(&mut patience, Failure::server("busy")).unwrap();
         }
-        assert_eq!(patience.wait(Failure::server("busy"), &stop).unwrap_err().message, "busy (5 times in a row)");
-        let mut patience = Patience::new(2);
-        patience.wait(Failure::network("gone"), &stop).unwrap();
-        patience.wait(Failure::network("gone"), &stop).unwrap_err();
+        assert_eq!(wait(&mut patience, Failure::server("busy")).unwrap_err().message, "busy (5 times in a row)");
+        let mut patience = Patience::new(2, LONGEST_AFTER);
+        wait(&mut patience, Failure::network("gone")).unwrap();
+        wait(&mut patience, Failure::network("gone")).unwrap_err();
+    }
+
+    #[test]
+    fn waits_that_people_notice_are_said_and_have_an_end() {
+        let mut said = Vec::new();
+        let mut patience = Patience::new(9, Duration::from_secs(30));
+        for after in [0, 7, 3000] {
+            let failure = Failure { after: Some(Duration::from_secs(after)), ..Failure::server("busy") };
+            let say = |what: &str, wait| said.push((what.to_owned(), wait));
+            patience.wait(failure, &AtomicBool::new(true), say).unwrap();
+        }
+        let busy = |seconds| ("busy".to_owned(), Duration::from_secs(seconds));
+        assert_eq!(said, [busy(7), busy(30)]);
     }
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use indicatif::{DecimalBytes, ProgressBar};
@@ -16,7 +17,7 @@ use super::cache::Cache;
 use super::hub::{Hub, header, shown};
 use super::listing::RemoteFile;
 use super::partial::Partial;
-use super::patience::{Failure, Patience};
+use super::patience::{Failure, LONGEST_AFTER, Patience};
 use crate::terminal::tell;
 
 /// Parts under way at once: one connection seldom gets all that a line can carry.
@@ -36,6 +37,7 @@ pub(super) fn download(hub: &Hub, cache: &Cache, files: Vec<RemoteFile>, bar: &P
         queue: Mutex::new(queue),
         changed: Condvar::new(),
         stop: AtomicBool::new(false),
+        told: Mutex::new(None),
     };
     thread::scope(|scope| {
         for _ in 0..CONNECTIONS {
@@ -85,6 +87,8 @@ struct Transfer<'a> {
     queue: Mutex<Queue>,
     changed: Condvar,
     stop: AtomicBool,
+    /// Until when people know that something is waited for.
+    told: Mutex<Option<Instant>>,
 }
 
 impl Incoming {
@@ -145,7 +149,7 @@ impl Transfer<'_> {
     /// Fetches a part, whatever happens to the connection in between; false if it was stopped before it was whole.
     fn part(&self, incoming: &Incoming, part: usize) -> Result<bool> {
         let range = incoming.partial.range(part);
-        let mut patience = Patience::new(u32::MAX);
+        let mut patience = Patience::new(u32::MAX, LONGEST_AFTER);
         let mut at = range.start;
         let mut furthest = at;
         while at < range.end {
@@ -160,12 +164,22 @@ impl Transfer<'_> {
             }
             if let Err(failure) = fetched {
                 patience
-                    .wait(failure, &self.stop)
+                    .wait(failure, &self.stop, |what, wait| self.say(what, wait))
                     .map_err(|failure| anyhow::Error::from(failure).context(incoming.remote.name.clone()))?;
             }
         }
         incoming.partial.finish(part).with_context(|| format!("cannot write {}", incoming.partial.path().display()))?;
         Ok(true)
+    }
+
+    /// Says that something is waited for, once for all connections that wait at the time.
+    fn say(&self, what: &str, wait: Duration) {
+        let now = Instant::now();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|until| until <= now) {
+            *told = Some(now + wait);
+            self.bar.suspend(|| tell(format_args!("{what}; trying again in {} s", wait.as_secs())));
+        }
     }
 
     /// Fetches what is left of a range from `at`, as far as the connection carries. The outer error is of the disk.
