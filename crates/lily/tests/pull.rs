@@ -313,6 +313,21 @@ fn damage_in_the_cache_is_found_when_asked_for() {
 }
 
 #[test]
+fn files_of_one_content_are_downloaded_once() {
+    let twice = || files().into_iter().chain([Served { name: "notes/again.bin", ..ballast() }]).collect::<Vec<_>>();
+    let place = Place::new(twice(), proper);
+    let first = place.pull();
+    good(&first);
+    assert!(text(&first.stderr).contains("complete and checked"), "{}", text(&first.stderr));
+    for file in twice() {
+        assert!(fs::read(place.snapshot().join(file.name)).expect("the file") == file.bytes, "{}", file.name);
+    }
+    let stored =
+        place.hub.asked().into_iter().filter(|asked| asked.kind == Kind::Storage && asked.name.ends_with(".bin"));
+    assert_eq!(stored.count(), 4);
+}
+
+#[test]
 fn what_does_not_fit_is_not_begun() {
     let huge = json!({"sha": REVISION, "siblings": [{"rfilename": "model.safetensors", "size": 1_u64 << 60,
         "lfs": {"sha256": "0".repeat(64), "size": 1_u64 << 60}}]});

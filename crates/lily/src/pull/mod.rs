@@ -46,7 +46,8 @@ pub(crate) fn pull(args: &PullArgs) -> Result<()> {
     let cache = Cache::open(&environment)?;
     let files = hub.listing()?;
     let missing = missing(&cache, &files, args.check)?;
-    let missing_files = missing.len();
+    // What is downloaded is read; what was there before, only with `check`.
+    let all_read = args.check || files.iter().all(|file| has_content(&missing, file));
     if !missing.is_empty() {
         let bytes: u64 = missing.iter().map(|file| file.size).sum();
         let there: u64 = missing.iter().map(|file| partial::bytes_there(&cache.blob(file), file.size)).sum();
@@ -63,21 +64,28 @@ pub(crate) fn pull(args: &PullArgs) -> Result<()> {
         let done = transfer::download(&hub, &cache, missing, &bar);
         bar.finish_and_clear();
         done.map_err(|error| anyhow!("{error:#}; what is there is kept, and the same command goes on from it"))?;
+        for file in &files {
+            if !cache.link_if_there(file)? {
+                bail!("the hub tells of {} as of a file of another size: is HF_ENDPOINT right?", file.name);
+            }
+        }
     }
     let directory = cache.snapshot();
     Checkpoint::open(&directory)
         .with_context(|| format!("{}: downloaded as the hub has it, but cannot be used", directory.display()))?;
-    // What was downloaded has been read; what was there before, only with `check`.
-    let all_read = args.check || missing_files == files.len();
     say_what_serve_finds(&environment, &directory, all_read);
     writeln!(stdout(), "{}", directory.display())?;
     Ok(())
 }
 
-/// The files that are not there, or with `check` not as they should be; links the others where they belong.
+/// The files that are not there, or with `check` not as they should be, one of each content; links the others where they
+/// belong.
 fn missing(cache: &Cache, files: &[RemoteFile], check: bool) -> Result<Vec<RemoteFile>> {
-    let mut missing = Vec::new();
+    let mut missing: Vec<RemoteFile> = Vec::new();
     for file in files {
+        if has_content(&missing, file) {
+            continue;
+        }
         if !cache.link_if_there(file)? {
             missing.push(file.clone());
         } else if check {
@@ -95,6 +103,11 @@ fn missing(cache: &Cache, files: &[RemoteFile], check: bool) -> Result<Vec<Remot
         }
     }
     Ok(missing)
+}
+
+/// Whether one of these has the same bytes as `file`.
+fn has_content(files: &[RemoteFile], file: &RemoteFile) -> bool {
+    files.iter().any(|other| other.digest == file.digest)
 }
 
 fn check_room(cache: &Cache, bytes: u64) -> Result<()> {
