@@ -329,8 +329,9 @@ fn files_of_one_content_are_downloaded_once() {
 
 #[test]
 fn what_does_not_fit_is_not_begun() {
-    let huge = json!({"sha": REVISION, "siblings": [{"rfilename": "model.safetensors", "size": 1_u64 << 60,
-        "lfs": {"sha256": "0".repeat(64), "size": 1_u64 << 60}}]});
+    // A thousand files of a terabyte.
+    let file = |number: u32| json!({"rfilename": format!("{number}.safetensors"), "lfs": {"sha256": format!("{number:064}"), "size": 1_u64 << 40}});
+    let huge = json!({"sha": REVISION, "siblings": (0..1000).map(file).collect::<Vec<_>>()});
     let place = Place::new(few(), move |_| Reaction::Says(huge.clone()));
     let asked = place.fails(&["free", "the download needs", "HF_HOME"]);
     assert_eq!(asked.len(), 1);

@@ -18,6 +18,8 @@ const TRIES: u32 = 3;
 const LONGEST_AFTER: Duration = Duration::from_secs(30);
 /// No repository's list is that long.
 const LONGEST: u64 = 32 << 20;
+/// No checkpoint's file is that large; sums of sizes and counts of parts stay far from their types' ends.
+const LARGEST: u64 = 1 << 40;
 
 /// One file of the repository.
 #[derive(Clone, Debug)]
@@ -87,6 +89,9 @@ fn file(sibling: &Sibling) -> Result<RemoteFile> {
     let digest = Digest::new(sibling.lfs.as_ref().map(|lfs| lfs.sha256.as_str()), sibling.blob_id.as_deref());
     let size = sibling.lfs.as_ref().map(|lfs| lfs.size).or(sibling.size);
     match (digest, size) {
+        (Some(_), Some(size)) if size > LARGEST => {
+            bail!("the hub tells of {name} with {size} bytes, which no checkpoint's file has: is HF_ENDPOINT right?")
+        }
         (Some(digest), Some(size)) => Ok(RemoteFile { name: name.clone(), size, digest }),
         _ => bail!("the hub tells neither size nor digest of {name}: is HF_ENDPOINT a whole mirror?"),
     }
@@ -112,6 +117,14 @@ mod tests {
         for bad in ["", "/etc/passwd", "../x", "a/../../x", "a/", ".", "./x"] {
             assert!(named(bad).unwrap_err().contains("no checkpoint has"), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_size_is_one_that_a_file_may_have() {
+        let sized =
+            |size: u64| files(json!({"rfilename": "x", "size": 1, "lfs": {"sha256": "0".repeat(64), "size": size}}));
+        assert_eq!(sized(1 << 40).unwrap(), [("x".into(), 1 << 40)]);
+        assert!(sized(u64::MAX).unwrap_err().contains("which no checkpoint's file has"));
     }
 
     #[test]
