@@ -47,7 +47,8 @@ enum Wait {
 }
 
 impl<B: Backend> Runner<B> {
-    /// Ends what nobody wants any more, and keeps what it has read: the same prompt may come again.
+    /// Ends what nobody wants any more, and keeps what it has read, but for the chunk under way: the same prompt may come
+    /// again.
     pub(crate) fn drop_cancelled(&mut self) {
         self.parked.retain(|parked| !parked.job.events.cancelled());
         let (gone, staying) = mem::take(&mut self.sequences).into_iter().partition(Sequence::cancelled);
@@ -58,7 +59,7 @@ impl<B: Backend> Runner<B> {
             let Parts { state, tokens, drawn, .. } = sequence.part();
             if in_slices {
                 self.abandon_chunk();
-                // Some layers have read the chunk, others have not.
+                // Some layers have read the chunk, others have not; what it was before it is kept already.
                 drop(state);
             } else {
                 self.keep(state, &tokens, drawn, false);
@@ -210,20 +211,25 @@ impl<B: Backend> Runner<B> {
         self.sequences.push(Sequence::new(self.begun, job, start, max_context));
     }
 
-    /// Takes a snapshot of a sequence whose prompt is being read.
-    pub(crate) fn snapshot(&mut self, sequence: &Sequence<B::State>) {
+    /// Takes a snapshot of a sequence whose prompt is being read, unless there is one; says whether it has. It goes to disk
+    /// too if it `outlives` the process.
+    pub(crate) fn snapshot(&mut self, sequence: &Sequence<B::State>, outlives: bool) -> bool {
         let Self { backend, cache, .. } = self;
         let tokens = &sequence.prompt()[..sequence.position()];
-        let Some(on) = cache.as_mut() else { return };
-        if !on.wants(tokens, true) {
-            return;
+        let Some(on) = cache.as_mut() else { return false };
+        if !on.wants(tokens, outlives) {
+            return false;
         }
         match with_room(Some(&mut *on), || guarded(|| backend.snapshot(sequence.state()))) {
             Ok(snapshot) => {
                 let pieces = backend.pieces(&snapshot);
-                on.insert(tokens, snapshot, pieces, true);
+                on.insert(tokens, snapshot, pieces, outlives);
+                true
             }
-            Err(error) => tracing::warn!(%error, "no snapshot could be taken"),
+            Err(error) => {
+                tracing::warn!(%error, "no snapshot could be taken");
+                false
+            }
         }
     }
 

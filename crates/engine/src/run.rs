@@ -178,7 +178,7 @@ impl<B: Backend> Runner<B> {
             match result {
                 Ok(None) => {
                     if sequence.at_stop() {
-                        self.snapshot(&sequence);
+                        self.snapshot(&sequence, true);
                     }
                     self.sequences.push(sequence);
                 }

@@ -14,15 +14,21 @@ pub(crate) struct Chunk {
     tokens: usize,
     /// That it has taken so far.
     time: Duration,
+    /// The sequence's position before it, if a snapshot is kept from there for the time of the chunk only.
+    kept: Option<usize>,
 }
 
 /// The sequence's place, the tokens of the chunk, and what came of it.
 pub(crate) type Through = (usize, usize, Result<Output, String>);
 
 impl<B: Backend> Runner<B> {
-    /// Begins a chunk of the sequence at that place.
+    /// Begins a chunk of the sequence at that place. Should its client go, what was read before is not lost.
     pub(crate) fn begin_chunk(&mut self, index: usize, tokens: usize) {
-        self.chunk = Some(Chunk { sequence: self.sequences[index].id(), tokens, time: Duration::ZERO });
+        let sequence = self.sequences.remove(index);
+        let kept = self.places.most > 1 && self.snapshot(&sequence, false);
+        let kept = kept.then(|| sequence.position());
+        self.chunk = Some(Chunk { sequence: sequence.id(), tokens, time: Duration::ZERO, kept });
+        self.sequences.insert(index, sequence);
     }
 
     /// The place of the sequence of which a chunk is under way.
@@ -71,7 +77,10 @@ impl<B: Backend> Runner<B> {
             }
             Err(error) => Err(error.to_string()),
         };
-        *chunk = None;
+        let kept = chunk.take().and_then(|chunk| chunk.kept);
+        if let (Some(position), Some(cache)) = (kept, cache) {
+            cache.forget(&sequences[index].prompt()[..position]);
+        }
         Some((index, tokens, result))
     }
 }

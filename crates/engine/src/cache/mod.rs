@@ -14,7 +14,9 @@
 //! - every [`interval`](CacheOptions::interval) tokens, not within `spacing` of another place;
 //! - before the last token of a prompt of which `spacing` or more are read: the same prompt once more is a step of one token;
 //! - where another request that waits for this one leaves it (see below);
-//! - at the end of a reply, or wherever a client left it: the state is there and costs nothing to keep.
+//! - at the end of a reply, or wherever a client left it: the state is there and costs nothing to keep;
+//! - before a chunk that is read in slices, for as long as that takes: a client that leaves it within the chunk leaves a state
+//!   of no use. Not where the cache has room for less than four.
 //!
 //! Of a prompt whose snapshots would take more than half of the memory there are fewer, by doubling both distances.
 //!

@@ -51,6 +51,25 @@ fn a_client_that_goes_ends_the_chunk() {
     assert_eq!(assert_same(&again, engine.submit(again.clone()).expect("valid")).cached_tokens, 0);
 }
 
+/// The chunks before it are not lost with the one under way, nor is a snapshot left behind for each.
+#[test]
+fn a_client_that_goes_leaves_the_chunks_before() {
+    // Slow enough for a chunk of 512 to stay one in slices.
+    let script = layered().delayed(Duration::from_millis(1));
+    let cache = CacheOptions { interval: 10_000, spacing: 20, ..CacheOptions::new(1 << 30) };
+    let engine = script.engine(Options { cache, ..options() });
+    let reply = engine.submit(Request::new(prompt(LONG, 1100), 5)).expect("valid");
+    script.call(1);
+    script.allow(1);
+    assert_eq!(script.call(2)[0], Part { name: LONG, start: 512, tokens: 512 });
+    drop(reply);
+    script.release();
+    let again = Request::new(prompt(LONG, 1100), 5);
+    assert_eq!(assert_same(&again, engine.submit(again.clone()).expect("valid")).cached_tokens, 512);
+    // Where it was left, before its last token, and at its end.
+    assert_eq!(engine.stats().cache.snapshots, 3);
+}
+
 /// Sequences that generate go on between slices, one token each time.
 #[test]
 fn others_generate_meanwhile() {
