@@ -31,8 +31,13 @@ impl Clone for Box<dyn Constraint> {
 
 /// [`Constraint::accept`], whose panic is a failure of this one reply.
 pub(crate) fn accept(constraint: &mut dyn Constraint, token: u32) -> Result<(), String> {
-    catch_unwind(AssertUnwindSafe(|| constraint.accept(token)))
-        .unwrap_or_else(|panic| Err(format!("the reply's constraint panicked: {}", panic_message(panic.as_ref()))))
+    caught("the reply's constraint", || constraint.accept(token))
+}
+
+/// Makes a panic of what a request brought a failure of its reply.
+pub(crate) fn caught<T>(what: &str, call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call))
+        .unwrap_or_else(|panic| Err(format!("{what} panicked: {}", panic_message(panic.as_ref()))))
 }
 
 /// What a panic says.

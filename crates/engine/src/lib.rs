@@ -13,6 +13,7 @@
 //! ```
 
 mod admission;
+mod budget;
 mod cache;
 mod constraint;
 mod fairness;
@@ -31,11 +32,12 @@ use std::time::Duration;
 
 use lily_backend::{Backend, Description};
 
+pub use budget::{Budget, Place, Section};
 pub use cache::{CacheOptions, CacheStats, DiskOptions};
 pub use constraint::Constraint;
 use inbox::Inbox;
 pub use reply::{Canceller, Event, FinishReason, Reply, Usage};
-pub use request::{Budget, Penalties, Request, SubmitError};
+pub use request::{Penalties, Request, SubmitError};
 
 /// How an [`Engine`] shares its backend among requests.
 #[derive(Clone, Debug)]

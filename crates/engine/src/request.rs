@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lily_backend::Sampling;
 
+use crate::budget::{Budget, Spending};
 use crate::constraint::Constraint;
 use crate::penalties::Adjustments;
 use crate::reply::Events;
@@ -26,19 +27,6 @@ impl Default for Penalties {
     fn default() -> Self {
         Self { presence: 0.0, frequency: 0.0, repetition: 1.0 }
     }
-}
-
-/// What ends a section of the reply that grows too long: a thought, say. If none of `until` is among the first `tokens`
-/// tokens of the reply, the tokens after those are `close`, whatever would have been drawn; they are given out and count
-/// as any other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Budget {
-    /// Tokens that the section may take, counted from the reply's beginning; may be 0.
-    pub tokens: usize,
-    /// Once one of these has been drawn, the section has ended by itself or may no longer be ended.
-    pub until: Vec<u32>,
-    /// What ends the section.
-    pub close: Vec<u32>,
 }
 
 /// One reply to one prompt.
@@ -139,7 +127,7 @@ impl Request {
             max_tokens: self.max_tokens,
             stop_tokens: self.stop_tokens,
             top_logprobs: self.top_logprobs,
-            budget: self.budget,
+            budget: self.budget.map(Spending::new),
             constraint: self.constraint,
             client: self.client,
             events,

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use lily_backend::{Draw, Output, Sample, Sampling, Segment, Want};
 
+use crate::budget::Spending;
 use crate::constraint::{self, Constraint};
 use crate::penalties::Adjustments;
 use crate::reply::{Event, Events, FinishReason, Usage};
-use crate::request::Budget;
 use crate::scheduler::Need;
 
 /// A checked request that waits.
@@ -21,7 +21,7 @@ pub(crate) struct Job {
     pub(crate) max_tokens: usize,
     pub(crate) stop_tokens: Vec<u32>,
     pub(crate) top_logprobs: Option<usize>,
-    pub(crate) budget: Option<Budget>,
+    pub(crate) budget: Option<Spending>,
     pub(crate) constraint: Option<Box<dyn Constraint>>,
     pub(crate) client: u64,
     pub(crate) events: Events,
@@ -192,7 +192,7 @@ impl<S> Sequence<S> {
     }
 
     fn take(&mut self, drawn: Sample) -> Result<Option<FinishReason>, String> {
-        let sample = self.within_budget(drawn);
+        let sample = self.within_budget(drawn)?;
         let Job { constraint, stop_tokens, adjustments, events, .. } = &mut self.job;
         let token = sample.token;
         if constraint.as_ref().and_then(|constraint| constraint.allowed()).is_some_and(|set| !set.contains(token)) {
@@ -214,20 +214,14 @@ impl<S> Sequence<S> {
     }
 
     /// What was drawn or, if a section has used up its budget, what ends it.
-    fn within_budget(&mut self, drawn: Sample) -> Sample {
-        let Some(budget) = &self.job.budget else { return drawn };
-        match self.drawn.len().checked_sub(budget.tokens) {
-            None if budget.until.contains(&drawn.token) => self.job.budget = None,
-            None => {}
-            Some(place) => match budget.close.get(place) {
-                Some(&token) => {
-                    let logprob = self.job.top_logprobs.map(|_| 0.0);
-                    return Sample { token, logprob, top: Vec::new() };
-                }
-                None => self.job.budget = None,
-            },
+    fn within_budget(&mut self, drawn: Sample) -> Result<Sample, String> {
+        let Some(budget) = &mut self.job.budget else { return Ok(drawn) };
+        let token = budget.instead(self.drawn.len(), drawn.token)?;
+        if budget.is_spent() {
+            self.job.budget = None;
         }
-        drawn
+        let logprob = self.job.top_logprobs.map(|_| 0.0);
+        Ok(token.map_or(drawn, |token| Sample { token, logprob, top: Vec::new() }))
     }
 
     /// What is left when nothing more is to come: the state, the tokens that it holds, how many of those were drawn, and

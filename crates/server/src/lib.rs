@@ -101,6 +101,7 @@ mod structured;
 mod submit;
 mod text;
 mod thinking;
+mod thought;
 mod tokens;
 mod tools;
 mod usage;

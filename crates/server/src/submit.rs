@@ -8,6 +8,7 @@ use crate::params::{Limits, Parameters};
 use crate::recorder::Recorder;
 use crate::shared::Shared;
 use crate::text::ReplyText;
+use crate::thought::Thought;
 use lily_chat::{CallOptions, ReplyGrammar, ReplyParser, Tokenizer, ToolSet};
 use lily_engine::{Budget, Constraint, Request, SubmitError};
 use std::sync::Arc;
@@ -48,16 +49,11 @@ const FORBIDDEN: f32 = -1e4;
 
 impl Reading {
     /// What ends reasoning that grows too long.
-    fn budget(&self, tokenizer: &Tokenizer) -> Result<Option<Budget>, ApiError> {
+    fn budget(&self, shared: &Shared) -> Result<Option<Budget>, ApiError> {
         let Some(tokens) = self.thinking_budget.filter(|_| self.reasoning == Some(true)) else { return Ok(None) };
-        let Some(close) = tokenizer.id("</think>") else { return Ok(None) };
-        // The middle of a call that came before the reasoning was closed is no place to close it.
-        let call = tokenizer.id("<tool_call>").filter(|_| self.tools.is_some());
-        Ok(Some(Budget {
-            tokens,
-            until: std::iter::once(close).chain(call).collect(),
-            close: tokenizer.encode("\n</think>\n\n").map_err(|error| ApiError::internal(error.to_string()))?,
-        }))
+        let close = shared.tokenizer.encode("\n</think>\n\n").map_err(|error| ApiError::internal(error.to_string()))?;
+        let thought = Thought::new(Arc::clone(&shared.tokenizer), self.parser(shared));
+        Ok(Some(Budget { tokens, section: Box::new(thought), close }))
     }
 
     /// The biases of a request, and what keeps the model from calls.
@@ -145,7 +141,7 @@ pub(crate) fn submit(
                 max_tokens: parameters.max_tokens.unwrap_or(room).min(room),
                 stop_tokens: shared.stop_tokens.clone(),
                 top_logprobs: job.top_logprobs,
-                budget: job.reading.budget(&shared.tokenizer)?,
+                budget: job.reading.budget(shared)?,
                 constraint: job.reading.constraint(),
                 client: counts.client.get().copied().unwrap_or_default(),
             };

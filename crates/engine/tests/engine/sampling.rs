@@ -5,7 +5,7 @@ use lily_engine::{Budget, Event, FinishReason, Penalties, Request, SubmitError};
 use proptest::prelude::*;
 
 use crate::scripted::{
-    CONTEXT, Script, TRIGGERS, VOCABULARY, assert_expected, complete, expected, failure, options, prompt,
+    CONTEXT, Marked, Script, TRIGGERS, VOCABULARY, assert_expected, complete, expected, failure, options, prompt,
 };
 
 const WARM: Sampling = Sampling { temperature: 1.0, top_k: 20, top_p: 0.95, min_p: 0.01 };
@@ -33,7 +33,7 @@ proptest! {
         seed: u64,
         max_tokens in 1usize..80,
         top_logprobs in prop::option::of(0usize..5),
-        budget in prop::option::of((0usize..20, prop::collection::vec(0..TRIGGERS, 0..9), prop::collection::vec(0..TRIGGERS, 0..4))),
+        budget in prop::option::of((0usize..20, prop::collection::vec(0..TRIGGERS, 0..9), prop::collection::vec(0..TRIGGERS, 0..90), prop::collection::vec(0..TRIGGERS, 0..4))),
     ) {
         let request = Request {
             prompt: prompt(name, length),
@@ -44,7 +44,7 @@ proptest! {
             max_tokens,
             stop_tokens,
             top_logprobs,
-            budget: budget.map(|(tokens, until, close)| Budget { tokens, until, close }),
+            budget: budget.map(|(tokens, over, busy, close)| Budget { tokens, section: Box::new(Marked { over, busy }), close }),
             ..Request::new(Vec::new(), 1)
         };
         let engine = Script::default().engine(options());
@@ -99,7 +99,8 @@ fn a_budget_closes_a_section_that_has_not_ended() {
         samples.into_iter().map(|sample| sample.token).collect::<Vec<_>>()
     };
     let plain: Vec<u32> = expected(&free).0.into_iter().map(|sample| sample.token).collect();
-    let budget = |tokens: usize, until: &[u32]| Budget { tokens, until: until.to_vec(), close: vec![7, 8] };
+    let marked = |over: &[u32], busy: &[u32]| Box::new(Marked { over: over.to_vec(), busy: busy.to_vec() });
+    let budget = |tokens: usize, over: &[u32]| Budget { tokens, section: marked(over, &[]), close: vec![7, 8] };
     let mut passed_over = 0;
     for tokens in 0..plain.len() - 1 {
         let closed = run(budget(tokens, &[199]), vec![]);
@@ -116,7 +117,10 @@ fn a_budget_closes_a_section_that_has_not_ended() {
     assert_eq!(run(budget(12, &[199]), vec![]), plain);
     assert_eq!(run(budget(4, &[199, plain[3]]), vec![]), plain);
     assert_eq!(run(budget(3, &[plain[3]]), vec![])[3..5], [7, 8]);
-    let refused = Request { budget: Some(Budget { tokens: 1, until: vec![], close: vec![200] }), ..free.clone() };
+    // Not now, but as soon as it can be.
+    let busy = Budget { section: marked(&[], &plain[2..5]), ..budget(3, &[]) };
+    assert_eq!(run(busy, vec![])[..8], [&plain[..6], &[7, 8]].concat());
+    let refused = Request { budget: Some(Budget { close: vec![200], ..budget(1, &[]) }), ..free.clone() };
     let error = engine.submit(refused).expect_err("no such token");
     assert!(matches!(error, SubmitError::InvalidParameter { parameter: "budget", .. }), "{error}");
 }
