@@ -18,7 +18,7 @@ pub(crate) struct ApiError {
     param: Option<String>,
     code: Option<&'static str>,
     retry_after: Option<Duration>,
-    /// The message may hold words of the prompt, which the log must not.
+    /// The message may hold words of the prompt, or a response's id, which the log must not.
     quotes_prompt: bool,
 }
 
@@ -69,7 +69,7 @@ impl ApiError {
         let meant = paths.iter().find(|known| end.ends_with(known.trim_start_matches("/v1")));
         let hint = meant.map_or(String::new(), |known| format!(" Did you mean {known}?"));
         let message = format!("There is nothing at {path}.{hint} This server has {}.", paths.join(", "));
-        Self { code: Some("not_found"), ..Self::new(StatusCode::NOT_FOUND, message) }
+        Self { code: Some("not_found"), quotes_prompt: true, ..Self::new(StatusCode::NOT_FOUND, message) }
     }
 
     /// 404 for a model.
@@ -86,7 +86,7 @@ impl ApiError {
     /// 404 for a response that is not kept.
     pub(crate) fn unknown_response(id: &str) -> Self {
         let message = format!("There is no response {}: it was not stored, or had to make room.", quoted(id));
-        Self { code: Some("response_not_found"), ..Self::new(StatusCode::NOT_FOUND, message) }
+        Self { code: Some("response_not_found"), quotes_prompt: true, ..Self::new(StatusCode::NOT_FOUND, message) }
     }
 
     /// 400 for a conversation that cannot be gone on with.
@@ -102,7 +102,8 @@ impl ApiError {
     /// 405.
     pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
         let message = format!("{path} does not take {method}.");
-        Self { code: Some("method_not_allowed"), ..Self::new(StatusCode::METHOD_NOT_ALLOWED, message) }
+        let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, message);
+        Self { code: Some("method_not_allowed"), quotes_prompt: true, ..error }
     }
 
     /// 408.

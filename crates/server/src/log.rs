@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Prompts over this many tokens take long enough for somebody to ask what the server does.
 const LONG_PROMPT: usize = 2000;
+/// Characters of a path that are logged.
+const LONGEST_PATH: usize = 255;
 /// The endpoint of paths that there are not.
 const NO_ENDPOINT: &str = "none";
 
@@ -44,7 +46,7 @@ pub(crate) async fn requests(State(watch): State<Watch>, mut request: Request, n
         number: watch.metrics.begin(&counts),
         metrics: watch.metrics,
         method: request.method().clone(),
-        path: request.uri().path().to_owned(),
+        path: shown(request.uri().path(), &counts.endpoint),
         status: None,
         refusal: None,
         counts: Arc::clone(&counts),
@@ -54,6 +56,15 @@ pub(crate) async fn requests(State(watch): State<Watch>, mut request: Request, n
     line.status = Some(response.status());
     line.refusal = response.extensions_mut().remove::<Refusal>();
     response.map(|body| Body::new(Logged { body, _line: line }))
+}
+
+/// A path as the log has it. Who knows the id of a response can read its conversation.
+fn shown(path: &str, endpoint: &str) -> String {
+    match path.split_once("/responses/") {
+        None => path.chars().take(LONGEST_PATH).collect(),
+        Some(_) if endpoint != NO_ENDPOINT => endpoint.to_owned(),
+        Some((before, _)) => format!("{}/responses/…", before.chars().take(LONGEST_PATH).collect::<String>()),
+    }
 }
 
 /// Writes itself when it is dropped: only then is it known how a stream ended.

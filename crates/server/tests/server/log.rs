@@ -1,6 +1,6 @@
 //! What the log says of requests, and what it never says.
 
-use crate::client::{Connection, chat, get, post};
+use crate::client::{Connection, chat, get, post, request};
 use crate::scripted::Scripted;
 use crate::serving::{Server, scripted, wait_until, with_template};
 use serde_json::{Value, json};
@@ -155,6 +155,24 @@ fn a_refusal_gives_its_reason_and_no_word_of_the_prompt() {
         log.line(&["status=400", &format!("param=\"{param}\"")]);
     }
     assert!(!log.text().contains("sesame"));
+}
+
+/// Who knows a response's id can read its conversation.
+#[test]
+fn no_id_of_a_response_is_logged() {
+    let log = Log::kept();
+    let server = scripted(Scripted::new(1000), |_| {});
+    for (method, path) in [
+        ("GET", "/v1/responses/resp_sesame"),
+        ("DELETE", "/v1/responses/resp_sesame"),
+        ("GET", "/v1/responses/resp_sesame/input_items"),
+        ("POST", "/v1/responses/resp_sesame/cancel"),
+        ("PUT", "/v1/responses/resp_sesame"),
+    ] {
+        assert!(request(server.address, method, path, &[], b"").text().contains("resp_sesame"));
+        log.line(&[&format!("method={method} path=\"/v1/responses/"), "status=40"]);
+    }
+    assert!(!log.text().contains("resp_sesame"));
 }
 
 #[test]
