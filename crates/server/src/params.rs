@@ -155,14 +155,15 @@ pub(crate) fn stop_strings(request: &Fields<'_>, name: &str) -> Result<Vec<Strin
 }
 
 fn logit_bias(request: &Fields<'_>, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiError> {
-    let Some(map) = request.object("logit_bias")? else { return Ok(Vec::new()) };
+    const NAME: &str = "logit_bias";
+    let Some(map) = request.object(NAME)? else { return Ok(Vec::new()) };
     map.entries()
         .map(|(key, value)| {
-            // A key may be megabytes; one that is a token id has ten digits at most.
-            let path = map.path(&key.chars().take(20).collect::<String>());
-            let token = key.parse().ok().filter(|&token: &u32| (token as usize) < vocabulary).ok_or_else(|| {
-                let message = format!("'{path}' must be named by a token id below {vocabulary}.");
-                ApiError::parameter(&path, message)
+            let token: Option<u32> = key.parse().ok();
+            // Any other word of the client's is none that may be logged.
+            let path = token.map_or_else(|| NAME.to_owned(), |token| map.path(&token.to_string()));
+            let token = token.filter(|&token| (token as usize) < vocabulary).ok_or_else(|| {
+                ApiError::parameter(&path, format!("'{path}' must be named by a token id below {vocabulary}."))
             })?;
             Ok((token, fields::number(value, &path, -100.0..=100.0)?))
         })

@@ -180,13 +180,18 @@ fn check_metadata(request: &Fields<'_>) -> Result<(), ApiError> {
         return Err(ApiError::parameter("metadata", format!("'metadata' holds more than {pairs} pairs.")));
     }
     for (name, value) in metadata.entries() {
-        // A name may be megabytes.
-        let path = metadata.path(&name.chars().take(name_length).collect::<String>());
-        let text = fields::string(value, &path).map_err(ApiError::quoting_prompt)?;
-        if name.chars().count() > name_length || text.chars().count() > value_length {
-            let message =
-                format!("'{path}': a name in 'metadata' may have {name_length} characters and a value {value_length}.");
-            return Err(ApiError::parameter(&path, message).quoting_prompt());
+        // Names are the client's own words: they stand in the message, not in `param`, which is logged.
+        let name = (quoted(name), name.chars().count());
+        let Some(text) = value.as_str() else {
+            let message = format!("'metadata' must hold strings; that of {} is none.", name.0);
+            return Err(ApiError::parameter("metadata", message).quoting_prompt());
+        };
+        if name.1 > name_length || text.chars().count() > value_length {
+            let message = format!(
+                "'metadata' may hold names of {name_length} characters and values of {value_length}; one of {} is longer.",
+                name.0
+            );
+            return Err(ApiError::parameter("metadata", message).quoting_prompt());
         }
     }
     Ok(())

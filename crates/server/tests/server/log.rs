@@ -154,6 +154,12 @@ fn a_refusal_gives_its_reason_and_no_word_of_the_prompt() {
         assert!(message.contains("open sesame"), "{message}");
         log.line(&["status=400", &format!("param=\"{param}\"")]);
     }
+    let body = json!({"input": "Hi", "metadata": {"open sesame": 1}});
+    let (param, _, message) = post(server.address, "/v1/responses", &body).error(400);
+    assert!(param == "metadata" && message.contains("open sesame"), "{message}");
+    let body = json!({"prompt": "Hi", "logit_bias": {"open sesame": 1}});
+    assert_eq!(post(server.address, "/v1/completions", &body).error(400).0, "logit_bias");
+    log.line(&["/v1/completions", "status=400", "param=\"logit_bias\""]);
     assert!(!log.text().contains("sesame"));
 }
 
