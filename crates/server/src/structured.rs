@@ -8,6 +8,12 @@ use crate::tools::{Choice, Tools};
 use lily_chat::{ForcedCalls, Format, GrammarError, ReplyGrammar};
 use serde_json::Value;
 
+/// What vLLM's `structured_outputs` may hold and this server reads.
+const OUTPUTS: [&str; 5] = ["json", "json_object", "regex", "choice", "grammar"];
+/// What it may hold besides: particulars of vLLM, without which a reply is in its format all the same.
+const OUTPUTS_ASIDE: [&str; 4] =
+    ["disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"];
+
 /// A format that a client asks for, and where it says so.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Structured {
@@ -24,7 +30,8 @@ impl Structured {
             found.extend(Self::response_format(&format)?);
         }
         if let Some(outputs) = request.object("structured_outputs")? {
-            for name in ["json", "json_object", "regex", "choice", "grammar"] {
+            refuse_unknown(&outputs, "structured_outputs")?;
+            for name in OUTPUTS {
                 found.extend(Self::field(&outputs, name, name)?);
             }
         }
@@ -102,6 +109,18 @@ impl Structured {
     ) -> Result<ReplyGrammar, ApiError> {
         let grammar = shared.grammars()?.answer(&self.format, begins_in_reasoning, may_call);
         grammar.map_err(|error| refusal(&error, &self.path, "be used"))
+    }
+}
+
+/// 400 for a field that would bind a reply if it were known: without it the reply would be free, and its client not know.
+fn refuse_unknown(outputs: &Fields<'_>, path: &str) -> Result<(), ApiError> {
+    let is_known = |name: &str| OUTPUTS.iter().chain(&OUTPUTS_ASIDE).any(|known| *known == name);
+    match outputs.entries().find(|(name, value)| !value.is_null() && !is_known(name)) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let message = format!("'{path}' may hold {}, not {}.", OUTPUTS.join(", "), fields::quoted(name));
+            Err(ApiError::parameter(path, message).quoting_prompt())
+        }
     }
 }
 
@@ -213,6 +232,7 @@ mod tests {
             json!({"response_format": {"type": "text"}}),
             json!({"structured_outputs": {}}),
             json!({"structured_outputs": {"json_object": false}}),
+            json!({"structured_outputs": {"whitespace_pattern": " ", "structural_tag": null}}),
         ] {
             assert_eq!(read(none.clone()), Ok(None), "{none}");
         }
@@ -241,6 +261,8 @@ mod tests {
             (json!({"guided_regex": 1}), "guided_regex"),
             (json!({"guided_choice": ["a", 1]}), "guided_choice[1]"),
             (json!({"structured_outputs": {"choice": "a"}}), "structured_outputs.choice"),
+            (json!({"structured_outputs": {"structural_tag": "{}"}}), "structured_outputs"),
+            (json!({"structured_outputs": {"schema": {"type": "object"}, "regex": null}}), "structured_outputs"),
             (json!({"structured_outputs": {"json_object": 1}}), "structured_outputs.json_object"),
             (json!({"structured_outputs": {"regex": "a", "grammar": "b"}}), "structured_outputs.grammar"),
             (json!({"response_format": {"type": "json_object"}, "guided_regex": "a"}), "guided_regex"),
