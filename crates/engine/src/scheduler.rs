@@ -107,8 +107,9 @@ impl Scheduler {
     }
 
     fn budget(&self) -> usize {
-        let least = if self.grain > 1 { LEAST_COARSE_CHUNK } else { LEAST_CHUNK };
-        self.pace.tokens_in(STEP).unwrap_or(FIRST_CHUNK).max(least).min(self.chunk)
+        let tokens = self.pace.tokens_in(STEP).unwrap_or(FIRST_CHUNK);
+        let tokens = if self.grain > 1 { rung(tokens.max(LEAST_COARSE_CHUNK)) } else { tokens.max(LEAST_CHUNK) };
+        tokens.min(self.chunk)
     }
 
     /// The sequences with prompts to read but the one under way, in the order in which the budget is offered to them.
@@ -126,6 +127,13 @@ impl Scheduler {
         }
         order
     }
+}
+
+/// The largest of 2, 3, 4, 6, 8, 12, 16, … up to `tokens`: a GPU keeps a recorded step for each number of rows that it has
+/// seen, and a pace that wanders must not ask for another one each time.
+fn rung(tokens: usize) -> usize {
+    let power = 1 << tokens.max(2).ilog2();
+    if tokens >= power + power / 2 { power + power / 2 } else { power }
 }
 
 /// A moving mean of what a prompt token costs, weighted by tokens, the last step as much as all before it. A step's fixed
@@ -226,9 +234,23 @@ mod tests {
         let mut scheduler = Scheduler::new(2048, 64, false);
         assert_eq!(scheduler.tokens(&[prompt(5000)]), [512], "no fewer");
         scheduler.measured(4000, Duration::from_secs(1));
-        assert_eq!(scheduler.tokens(&[prompt(5000), GENERATES]), [960, 1], "1000 in a quarter of a second");
-        assert_eq!(scheduler.tokens(&[prompt(5000), prompt(70)]), [896, 70]);
-        assert_eq!(scheduler.tokens(&[prompt(5000), prompt(960)]), [0, 960]);
+        assert_eq!(scheduler.tokens(&[prompt(5000), GENERATES]), [768, 1], "1000 in a quarter of a second");
+        assert_eq!(scheduler.tokens(&[prompt(5000), prompt(70)]), [640, 70]);
+        assert_eq!(scheduler.tokens(&[prompt(5000), prompt(768)]), [0, 768]);
+    }
+
+    /// From a GPU as slow as can be to one as fast, whatever the pace of the last step.
+    #[test]
+    fn a_wandering_pace_gives_a_gpu_few_sizes_of_chunk() {
+        let mut sizes: Vec<usize> = (1..1000)
+            .map(|rate| {
+                let mut scheduler = Scheduler::new(2048, 64, false);
+                scheduler.measured(10 * rate, Duration::from_secs(1));
+                scheduler.tokens(&[prompt(100_000)])[0]
+            })
+            .collect();
+        sizes.dedup();
+        assert_eq!(sizes, [512, 768, 1024, 1536, 2048]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The records of a step: which rows it has, whose they are, which of them give logits, what is drawn from those.
 
+use std::mem;
+
 use lily_backend::{Draw, Penalty, Want};
 
 use crate::device::{Device, DeviceError, Range};
@@ -86,10 +88,11 @@ impl Picks {
     }
 
     /// Wants a token from the logits of a row, for the sequence in `slot`; gives their place, and whether the device draws.
-    /// `unseen`: the adjustments are those of the draw before, which will have given a token when this one is made.
+    /// `unseen`: the adjustments are those of the draw before, which will have given a token when this one is made. Without a
+    /// penalty they stay as they are, and that token is nothing to the draw.
     pub(crate) fn draw(&mut self, row: usize, slot: u32, draw: &Draw<'_>, unseen: bool) -> (usize, bool) {
         let place = self.logits(row);
-        if !on_device(draw) || self.adjustments.len() + draw.adjustments.len() > MAX_ADJUSTMENTS {
+        if !on_device(draw) || draw.adjustments.len() > MAX_ADJUSTMENTS {
             return (place, false);
         }
         let first = self.adjustments.len();
@@ -126,20 +129,32 @@ impl Picks {
     /// Writes the records, padded to so many.
     pub(crate) fn write(mut self, device: &mut impl Device, memory: &Memory, count: usize) -> Result<(), DeviceError> {
         self.picked.resize(count, NONE);
-        self.draws.resize(count, DrawRecord { slot: NONE, ..DrawRecord::default() });
-        let picked: Vec<u8> = self.picked.iter().flat_map(|row| row.to_ne_bytes()).collect();
-        device.write(memory.records.picked.range, &picked)?;
-        device.write(memory.records.draws.range, &bytes(&self.draws, DrawRecord::to_bytes))?;
+        device.write(memory.records.picked.range, &bytes(&self.picked, |row| row.to_ne_bytes()))?;
         let words = memory.records.mask.len() / MAX_DECODE_ROWS as u64;
-        for (place, mut mask) in self.masks {
+        for (place, mut mask) in mem::take(&mut self.masks) {
             mask.resize(words as usize, 0);
             let row = memory.records.mask.part(place as u64 * words, words);
-            device.write(row.range, &mask.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>())?;
+            device.write(row.range, &bytes(&mask, |word| word.to_ne_bytes()))?;
         }
+        self.rewrite(device, memory, count)
+    }
+
+    /// Writes the draws and their adjustments, padded to so many, where those of the same rows are already and no draw has
+    /// a mask: at once, as a step may be waiting for it.
+    pub(crate) fn rewrite(
+        mut self,
+        device: &mut impl Device,
+        memory: &Memory,
+        count: usize,
+    ) -> Result<(), DeviceError> {
+        self.draws.resize(count, DrawRecord { slot: NONE, ..DrawRecord::default() });
+        let (range, first_adjustment) = memory.records.draws_and_adjustments();
+        let mut written = bytes(&self.draws, DrawRecord::to_bytes);
         if !self.adjustments.is_empty() {
-            device.write(memory.records.adjustments.range, &bytes(&self.adjustments, Adjustment::to_bytes))?;
+            written.resize(first_adjustment as usize, 0);
+            written.extend(bytes(&self.adjustments, Adjustment::to_bytes));
         }
-        Ok(())
+        device.write(range, &written)
     }
 }
 
@@ -169,4 +184,28 @@ fn bytes<T, const SIZE: usize>(records: &[T], to_bytes: impl Fn(&T) -> [u8; SIZE
 /// Where record `index` lies.
 pub(crate) fn record<T>(all: crate::kernel::Slice<T>, index: u32) -> Range {
     all.part(u64::from(index), 1).range
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_backend::{Adjustment, Draw};
+
+    use super::Picks;
+    use crate::memory::MAX_ADJUSTMENTS;
+    use crate::shapes::MAX_DECODE_ROWS;
+
+    /// Each draw of a step may have as many adjustments as a draw alone; one that has more is no hindrance to the others.
+    #[test]
+    fn adjustments_are_bounded_by_draw() {
+        let most: Vec<Adjustment> = (0..=MAX_ADJUSTMENTS as u32)
+            .map(|token| Adjustment { token, repetition: 1.0, add: -1.0, add_once_drawn: -2.0 })
+            .collect();
+        let mut picks = Picks::default();
+        for row in 0..MAX_DECODE_ROWS {
+            let count = MAX_ADJUSTMENTS + usize::from(row == 2);
+            let draw = Draw { adjustments: &most[..count], ..Draw::greedy(usize::MAX) };
+            assert_eq!(picks.draw(row, row as u32, &draw, false), (row, row != 2));
+        }
+        assert_eq!(picks.adjustments.len(), (MAX_DECODE_ROWS - 1) * MAX_ADJUSTMENTS);
+    }
 }

@@ -169,7 +169,8 @@ pub trait Device: Send + 'static {
     fn prepare(&mut self, plan: &Plan) -> Result<Self::Executable, DeviceError>;
 
     /// Stores bytes at the front of a range: before everything submitted later, after everything submitted before. Meant for
-    /// records and tables, 16 bytes a row of the step, and once at load.
+    /// the records of a step, which are 16 bytes a row, 60 a draw and 16 an adjustment of one (mostly a few, 2 MiB at most), and
+    /// for tables, once at load.
     ///
     /// # Errors
     /// If the device failed, now or in an earlier submission.

@@ -12,8 +12,8 @@ use crate::shapes::{CHOSEN, DELTA_HEAD, HEAD, MAX_DECODE_ROWS, PAGE, RANKS, Shap
 
 /// Tokens of a block of context in decode attention. Fixed, so that a row's result does not depend on the plan it is in.
 pub(crate) const CONTEXT_BLOCK: usize = kernels::MAX_BLOCK as usize;
-/// The most changed logits of the draws of a step; a step with more of them draws on the CPU.
-pub(crate) const MAX_ADJUSTMENTS: usize = 4096;
+/// The most changed logits of a draw; one with more of them is made on the CPU.
+pub(crate) const MAX_ADJUSTMENTS: usize = 16_384;
 /// Words of `turns`: two for each pair of rotated dimensions.
 const TURNS: usize = kernels::ROTARY as usize;
 
@@ -67,9 +67,20 @@ pub(crate) struct Records {
     pub(crate) picked: Slice<u32>,
     /// A draw for each of them.
     pub(crate) draws: Slice<Draw>,
+    /// [`MAX_ADJUSTMENTS`] for each draw at most, those of all of them one after another.
     pub(crate) adjustments: Slice<Adjustment>,
     /// `[8][vocabulary / 32]`: the tokens that a draw may take, a bit each, of draws that may not take all.
     pub(crate) mask: Slice<u32>,
+}
+
+impl Records {
+    /// `draws` and `adjustments`, which lie one after the other so that one write makes both anew, and where in it the
+    /// adjustments begin.
+    pub(crate) fn draws_and_adjustments(&self) -> (Range, u64) {
+        let (draws, adjustments) = (self.draws.range, self.adjustments.range);
+        let first = adjustments.offset - draws.offset;
+        (Range { bytes: first + adjustments.bytes, ..draws }, first)
+    }
 }
 
 /// Everything but the weights.
@@ -177,7 +188,7 @@ fn small(shapes: &Shapes, sizes: &Sizes, carver: &mut Carver) -> Small {
             segments: carver.take(sizes.prefill_rows.next_power_of_two().max(MAX_DECODE_ROWS)),
             picked: carver.take(MAX_DECODE_ROWS),
             draws: carver.take(MAX_DECODE_ROWS),
-            adjustments: carver.take(MAX_ADJUSTMENTS),
+            adjustments: carver.take(MAX_DECODE_ROWS * MAX_ADJUSTMENTS),
             mask: carver.take(MAX_DECODE_ROWS * mask_words(shapes)),
         },
     }

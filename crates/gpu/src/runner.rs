@@ -103,7 +103,7 @@ impl<D: Device> Runner<D> {
 
     /// Writes the draws of a few-row step whose other records are there already.
     pub(crate) fn redraw(&mut self, picks: Picks, rows: usize) -> Result<(), BackendError> {
-        let written = picks.write(&mut self.device, &self.memory, rows);
+        let written = picks.rewrite(&mut self.device, &self.memory, rows);
         self.noting(written)
     }
 

@@ -1,6 +1,9 @@
 //! What only a Mac can show: that Apple's compiler takes the kernels, and that the device keeps what its trait promises.
 #![cfg(target_os = "macos")]
 
+#[path = "common/draws.rs"]
+mod draws;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -44,13 +47,17 @@ fn finish(device: &mut MetalDevice) {
     device.wait(ticket).unwrap();
 }
 
-/// Compiles each kernel for a model's shapes; the error lists all that are refused.
+/// Compiles each kernel for a model's shapes; the error lists all that are refused, those of tensor operations too where the
+/// GPU has them.
 fn compile_all(config: &Config) {
     let mut device = open();
     device.specialise(&Shapes::new(config).unwrap().constants()).unwrap_or_else(|error| panic!("{error}"));
     println!("{}: {:?}", device.name(), device.limits());
+    if let Some(refusal) = device.tensor_refusal() {
+        panic!("with tensor operations: {refusal}");
+    }
     if !device.tensor_tiles() {
-        println!("NOT CHECKED: the kernels of tensor operations: this GPU has none, or refuses them");
+        println!("NOT CHECKED: the kernels of tensor operations: this GPU, or this macOS, has none");
     }
 }
 
@@ -185,4 +192,20 @@ fn the_tiny_model_agrees_with_the_cpu() {
     }
     println!("{equal} of {drawn} tokens are the CPU's");
     assert!(equal * 100 >= drawn * 95, "{equal} of {drawn}");
+}
+
+/// A backend for what is drawn; the tiny model's shapes.
+fn drawing(run_ahead: bool) -> GpuBackend<MetalDevice> {
+    let options = Options { run_ahead, ..Options::new(1024, draws::SEQUENCES) };
+    GpuBackend::new(open(), &Checkpoint::embedded().unwrap(), options).unwrap()
+}
+
+#[test]
+fn draws_are_the_references() {
+    draws::draws_are_the_references(&mut drawing(false), &prompt(30, tiny().vocab_size));
+}
+
+#[test]
+fn what_penalties_do_is_foreseen() {
+    draws::penalties_are_foreseen(drawing(true), drawing(false), |_, _| {});
 }

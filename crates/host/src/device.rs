@@ -49,6 +49,7 @@ pub struct HostDevice {
     buffers: HashMap<u32, Memory>,
     next_buffer: u32,
     submissions: u64,
+    early: u64,
     /// What waits, in order.
     queue: VecDeque<Work>,
 }
@@ -82,6 +83,7 @@ impl HostDevice {
             buffers: HashMap::new(),
             next_buffer: 0,
             submissions: 0,
+            early: 0,
             queue: VecDeque::new(),
         }
     }
@@ -130,6 +132,12 @@ impl HostDevice {
     #[must_use]
     pub fn submissions(&self) -> u64 {
         self.submissions
+    }
+
+    /// How many of them were given to a `late` device while it had not done the one before.
+    #[must_use]
+    pub fn early(&self) -> u64 {
+        self.early
     }
 
     fn add(&mut self, memory: Memory, bytes: u64) -> Buffer {
@@ -286,6 +294,7 @@ impl Device for HostDevice {
 
     fn submit(&mut self, plan: &Plan) -> Result<Ticket, DeviceError> {
         self.submissions += 1;
+        self.early += u64::from(self.queue.iter().any(|work| matches!(work, Work::Submission(..))));
         self.give(Work::Submission(self.submissions, plan.clone()))?;
         Ok(Ticket(self.submissions))
     }

@@ -1,6 +1,8 @@
 //! The embedded checkpoint through `GpuBackend<HostDevice>`: the plans, the records and the kernels together, against the
 //! CPU backend. Every submission runs its dispatches in another order that its edges allow.
 
+#[path = "../../gpu/tests/common/draws.rs"]
+mod draws;
 #[path = "model/edges.rs"]
 mod edges;
 #[path = "model/support.rs"]
@@ -8,21 +10,24 @@ mod support;
 #[path = "model/tensors.rs"]
 mod tensors;
 
-use lily_backend::{Adjustment, Backend, BackendError, Draw, Output, Penalty, Sampling, Segment, TokenSet, Want};
-use support::{GREEDY, Pair, gpu, logits, next, run, text};
+use lily_backend::{Adjustment, Backend, BackendError, Draw, Output, Sampling, Segment, Want};
+use support::{GREEDY, Pair, gpu, logits, next, run, text, with_tensor_tiles};
 
 /// Of logits, where the CPU's int8 activations and the GPU's fp16 part: about 1.5 times what was seen.
 const NEAR: f32 = 1.0;
 /// The CPU's two largest logits are apart: noise doesn't turn them.
 const APART: f32 = 0.25;
 
-/// Those of Metal 4's tensor operations, in the steps that take them.
+/// Those of Metal 4's tensor operations, in the steps that take them: tiles of 32 rows and of 64.
 #[test]
 fn tensor_tiles_are_near_too() {
-    let agreement = Pair::with_tensor_tiles().compare_logits(&text(0, 40));
-    println!("{agreement:?}");
-    assert!(agreement.largest < NEAR && agreement.mean < 0.05 && agreement.clear > 0, "{agreement:?}");
-    assert_eq!(agreement.clear_equal, agreement.clear, "{agreement:?}");
+    let mut pair = Pair::with_tensor_tiles();
+    for part in [text(0, 20), text(20, 40)] {
+        let agreement = pair.compare_logits(&part);
+        println!("{agreement:?}");
+        assert!(agreement.largest < NEAR && agreement.mean < 0.05 && agreement.clear > 0, "{agreement:?}");
+        assert_eq!(agreement.clear_equal, agreement.clear, "{agreement:?}");
+    }
 }
 
 /// Teacher-forced over text, in chunks that take each way through the model and both together.
@@ -73,25 +78,34 @@ fn greedy_tokens_are_the_cpus_for_64_steps() {
     compare_greedy(lengths.into_iter().map(|length| (length, 64)));
 }
 
-/// Cut after whole grains, a prompt leaves the same bits, whichever way its last tokens go.
+/// Cut after whole grains, a prompt leaves the same bits, whichever way its last tokens go, whoever is in the step beside it, and
+/// with tensor tiles too.
 #[test]
 fn how_a_prompt_is_cut_changes_nothing() {
-    let mut backend = gpu(6, false);
-    let grain = backend.description().grain;
     let told = Want::Sample(Draw { top_logprobs: Some(5), ..GREEDY });
-    for length in [grain + 5, grain + 30] {
-        let prompt = text(11, length);
-        let [whole, cut] = [length, grain].map(|first| {
-            let mut state = backend.create().expect("a slot");
-            let (now, later) = prompt.split_at(first);
-            let mut last = run(&mut backend, &mut state, now, if later.is_empty() { told } else { Want::Nothing });
-            if !later.is_empty() {
-                last = run(&mut backend, &mut state, later, told);
+    for (tensor, tail) in [(false, 5), (true, 30)] {
+        let mut backend = if tensor { with_tensor_tiles(6) } else { gpu(6, false) };
+        let grain = backend.description().grain;
+        // The whole of it is more than a step of this backend holds.
+        let prompt = text(11, 2 * grain + tail);
+        let [whole, cut] = [&[prompt.len()][..], &[grain, prompt.len()]].map(|cuts| {
+            let (mut state, mut beside) = (backend.create().expect("a slot"), backend.create().expect("a slot"));
+            let mut answers = Vec::new();
+            let mut done = 0;
+            for &end in cuts {
+                let tokens = &prompt[done..end];
+                let mut segments = vec![Segment { state: &mut state, tokens, want: told }];
+                let others = text(700, 20);
+                if end == grain {
+                    segments.insert(0, Segment { state: &mut beside, tokens: &others, want: Want::Nothing });
+                }
+                answers = backend.forward(&mut segments).expect("a sound call");
+                done = end;
             }
             let next: Vec<u32> = logits(&mut backend, &mut state, &[77]).iter().map(|logit| logit.to_bits()).collect();
-            (last, next)
+            (answers, next)
         });
-        assert!(whole == cut, "{length} tokens");
+        assert!(whole == cut, "a tail of {tail}, tensor tiles: {tensor}");
     }
 }
 
@@ -197,90 +211,23 @@ fn running_ahead_is_undone() {
     assert_eq!(results[0], results[1]);
 }
 
-/// With penalties and with a bias alone: each step is made before its token is known to the CPU, and gives what a
-/// backend gives that doesn't run ahead.
+/// Each step of sequences with penalties is given to the device before it has made the one before.
 #[test]
 fn what_penalties_do_is_foreseen() {
-    let bias = Adjustment { token: 300, repetition: 1.0, add: 2.0, add_once_drawn: 1.2 };
-    let penalty = Penalty { repetition: 1.3, add: -0.8 };
-    for (adjustments, penalty) in [(vec![bias], None), (vec![bias], Some(penalty))] {
-        let runs = [true, false].map(|ahead| {
-            let mut backend = gpu(7, ahead);
-            let mut states = [backend.create().expect("a slot"), backend.create().expect("a slot")];
-            let mut tokens = [text(30, 2), text(60, 2)];
-            let mut lists = [adjustments.clone(), adjustments.clone()];
-            let mut seen = Vec::new();
-            let mut submissions = 0;
-            for counter in 0..5 {
-                let sampling = Sampling { temperature: 0.3, ..Sampling::GREEDY };
-                let draws =
-                    lists.each_ref().map(|list| Draw { adjustments: list, penalty, sampling, counter, ..GREEDY });
-                let calls = states.iter_mut().zip(&tokens).zip(draws);
-                let mut segments: Vec<_> =
-                    calls.map(|((state, tokens), draw)| Segment { state, tokens, want: Want::Sample(draw) }).collect();
-                let before = backend.device().submissions();
-                let outputs = backend.forward(&mut segments).expect("a sound call");
-                submissions = backend.device().submissions() - before;
-                let drawn: Vec<u32> = outputs
-                    .into_iter()
-                    .map(|output| match output {
-                        Output::Sample(sample) => sample.token,
-                        other => panic!("asked for a sample, got {other:?}"),
-                    })
-                    .collect();
-                lists = [0, 1].map(|at| draws[at].adjustments_once_drawn(drawn[at]));
-                tokens = [vec![drawn[0]], vec![drawn[1]]];
-                seen.extend(drawn);
-            }
-            assert_eq!(submissions, 1, "nothing was made twice");
-            seen
-        });
-        assert_eq!(runs[0], runs[1], "{adjustments:?}, {penalty:?}");
-    }
+    let mut before = [0, 0];
+    draws::penalties_are_foreseen(gpu(7, true), gpu(7, false), |backend, step| {
+        let now = [backend.device().submissions(), backend.device().early()];
+        if step > 0 {
+            assert_eq!([now[0] - before[0], now[1] - before[1]], [1, 1], "step {step}: made once, and early");
+        }
+        before = now;
+    });
 }
 
 /// The device's draws are the reference's from the very logits.
 #[test]
 fn draws_are_the_references() {
-    let mut backend = gpu(4, false);
-    let mut state = backend.create().expect("a slot");
-    let _first = next(&mut backend, &mut state, &text(0, 30), 0);
-    let snapshot = backend.snapshot(&state).expect("memory");
-    let raw = logits(&mut backend, &mut state, &[100]);
-    let sampling = Sampling { temperature: 1.2, top_k: 0, top_p: 1.0, min_p: 0.0 };
-    let kinds = [
-        sampling,
-        Sampling { top_k: 20, ..sampling },
-        Sampling { top_p: 0.9, ..sampling },
-        Sampling { min_p: 0.05, ..sampling },
-        Sampling { top_k: 50, top_p: 0.8, min_p: 0.01, temperature: 0.7 },
-    ];
-    let changes = [(200, 4.0), (7, -2.0)];
-    let changes = changes.map(|(token, add)| Adjustment { token, repetition: 1.1, add, add_once_drawn: add });
-    for (index, &sampling) in kinds.iter().enumerate() {
-        let mut state = backend.restore(&snapshot).expect("a slot");
-        let counter = index as u64;
-        let draw = Draw { sampling, seed: 0x1_0000_0007, counter, adjustments: &changes, ..GREEDY };
-        let output = run(&mut backend, &mut state, &[100], Want::Sample(draw));
-        assert_eq!(output, Output::Sample(lily_backend::sample(&raw, &draw).expect("finite")), "{sampling:?}");
-        let mut state = backend.restore(&snapshot).expect("a slot");
-        let allowed: TokenSet = (0..6113).filter(|token| token % 7 == 3).collect();
-        let masked = Draw { allowed: Some(&allowed), ..draw };
-        let output = run(&mut backend, &mut state, &[100], Want::Sample(masked));
-        assert_eq!(
-            output,
-            Output::Sample(lily_backend::sample(&raw, &masked).expect("finite")),
-            "{sampling:?}, masked"
-        );
-        let mut state = backend.restore(&snapshot).expect("a slot");
-        let told = Draw { top_logprobs: Some(3 * (index % 2)), ..draw };
-        let Output::Sample(sample) = run(&mut backend, &mut state, &[100], Want::Sample(told)) else { panic!() };
-        let expected = lily_backend::sample(&raw, &told).expect("finite");
-        // The device, which tells of no other tokens, sums in another order.
-        let difference = sample.logprob.expect("asked for") - expected.logprob.expect("asked for");
-        assert!(difference.abs() < 3e-5, "{sampling:?}, told: {difference}");
-        assert_eq!((sample.token, sample.top), (expected.token, expected.top), "{sampling:?}, told");
-    }
+    draws::draws_are_the_references(&mut gpu(4, false), &text(0, 30));
 }
 
 #[test]

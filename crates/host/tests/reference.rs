@@ -125,7 +125,7 @@ impl Agreement {
             let change = perplexity(self.ours) / perplexity(self.theirs) - 1.0;
             let (ours, theirs) = (perplexity(self.ours), perplexity(self.theirs));
             println!("{what}: perplexity {ours:.5} against {theirs:.5}: {:+.4} %", 100.0 * change);
-            assert!(change < 4e-4, "{what}: perplexity");
+            assert!(change.abs() < 4e-4, "{what}: perplexity");
         }
     }
 }

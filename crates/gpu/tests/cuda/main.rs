@@ -4,6 +4,7 @@
 //! `LILY_CUDA_SERIAL=1` runs every dispatch by itself, so that a fault is reported with its kernel's name.
 
 mod device;
+mod draws;
 mod full;
 mod model;
 mod reference;

@@ -14,7 +14,7 @@ use crate::tensors::Tensors;
 /// Tokens a sequence may hold.
 pub const CONTEXT: usize = 1024;
 /// Sequences at once.
-pub const SEQUENCES: usize = 6;
+pub const SEQUENCES: usize = crate::draws::SEQUENCES;
 /// Greedy, over the ids the tiny model can print.
 pub const GREEDY: Draw<'static> = Draw::greedy(6113);
 
@@ -32,6 +32,12 @@ pub fn options(run_ahead: bool) -> lily_gpu::Options {
 pub fn gpu(seed: u64, run_ahead: bool) -> GpuBackend<HostDevice> {
     let device = HostDevice::new(lily_host::Options { late: run_ahead, ..lily_host::Options::new(seed) });
     GpuBackend::new(device, checkpoint(), options(run_ahead)).expect("a backend")
+}
+
+/// As [`gpu`], by the kernels of Metal 4's tensor operations where there are any; not running ahead.
+pub fn with_tensor_tiles(seed: u64) -> GpuBackend<HostDevice> {
+    let device = HostDevice::new(lily_host::Options { tensor_tiles: true, ..lily_host::Options::new(seed) });
+    GpuBackend::new(device, checkpoint(), options(false)).expect("a backend")
 }
 
 /// Tokens of the evaluation text.
@@ -140,10 +146,9 @@ impl Pair {
         Self::of(gpu(0, true))
     }
 
-    /// As `new`, by the kernels of Metal 4's tensor operations where there are any.
+    /// As `new`, with tensor tiles.
     pub fn with_tensor_tiles() -> Self {
-        let device = HostDevice::new(lily_host::Options { tensor_tiles: true, ..lily_host::Options::new(0) });
-        Self::of(GpuBackend::new(device, checkpoint(), options(true)).expect("a backend"))
+        Self::of(with_tensor_tiles(0))
     }
 
     fn of(mut gpu: GpuBackend<HostDevice>) -> Self {

@@ -28,6 +28,7 @@ use crate::bench::output::Outputs;
 use crate::bench::report::{Report, Row, Settings};
 use crate::cache::CacheSize;
 use crate::cli::BenchArgs;
+use crate::device::Device;
 use crate::load::{open_checkpoint, plan};
 use crate::terminal::tell;
 
@@ -51,7 +52,12 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     let plan =
         plan(&checkpoint.config, checkpoint.weights.summary().bytes(), model.max_context, 1, device, CacheSize::Off)?;
     let lengths = lengths(&args.lengths, steps, &plan)?;
-    let chunk = lily_engine::Options::new(vocabulary).prefill_chunk;
+    // As `lily serve` reads a prompt.
+    let chunk = if device == Device::Cpu {
+        lily_engine::Options::new(vocabulary).prefill_chunk
+    } else {
+        lily_gpu::Options::new(plan.context, plan.parallel).prefill_rows
+    };
     let simd = args.simd.unwrap_or_else(Simd::best);
     let mut outputs = Outputs::open(args, lengths.clone())?;
 

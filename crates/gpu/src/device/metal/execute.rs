@@ -94,6 +94,13 @@ impl MetalDevice {
         })
     }
 
+    /// What was refused with tensor operations, though this GPU has them: every kernel and Metal's text. `None` before
+    /// [`specialise`](Device::specialise), and if nothing was.
+    #[must_use]
+    pub fn tensor_refusal(&self) -> Option<&DeviceError> {
+        self.library.as_ref().and_then(Library::refusal)
+    }
+
     fn failed(&self, problem: String) -> DeviceError {
         DeviceError::Failed { name: self.name.clone(), problem }
     }
@@ -179,7 +186,11 @@ impl Device for MetalDevice {
 
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
         let library = autoreleasepool(|_| Library::compile(&self.chip, constants))?;
-        let path = if library.tensors() { "tensor operations" } else { "SIMD-group matrices" };
+        let path = match (library.tensors(), library.refusal()) {
+            (true, _) => "tensor operations",
+            (false, None) => "SIMD-group matrices",
+            (false, Some(_)) => "SIMD-group matrices, as its tensor operations were refused",
+        };
         self.name = format!("{} (Metal, {path})", self.chip.name);
         self.library = Some(library);
         Ok(())

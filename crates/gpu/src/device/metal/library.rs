@@ -42,6 +42,8 @@ pub(super) struct Library {
     constants: Retained<MTLFunctionConstantValues>,
     /// Whether the kernels that use tensor operations are in it.
     tensors: bool,
+    /// Why not, on a chip that has them.
+    refusal: Option<DeviceError>,
     archive: Archive,
     pipelines: HashMap<&'static str, Pipeline>,
 }
@@ -50,13 +52,13 @@ impl Library {
     /// Compiles the source text and every kernel: with tensor operations if the chip has them, and without if it has not or
     /// if anything is refused with them.
     pub(super) fn compile(chip: &Chip, constants: &[Constant]) -> Result<Self, DeviceError> {
-        if chip.tensors {
-            match Self::compile_as(chip, constants, true) {
-                Ok(library) => return Ok(library),
-                Err(error) => warn!("no tensor operations on {}: {error}", chip.name),
-            }
+        if !chip.tensors {
+            return Self::compile_as(chip, constants, false);
         }
-        Self::compile_as(chip, constants, false)
+        Self::compile_as(chip, constants, true).or_else(|error| {
+            warn!("no tensor operations on {}: {error}", chip.name);
+            Ok(Self { refusal: Some(error), ..Self::compile_as(chip, constants, false)? })
+        })
     }
 
     fn compile_as(chip: &Chip, constants: &[Constant], tensors: bool) -> Result<Self, DeviceError> {
@@ -101,6 +103,7 @@ impl Library {
             library,
             constants: values(constants),
             tensors,
+            refusal: None,
             pipelines: HashMap::new(),
         })
     }
@@ -108,6 +111,11 @@ impl Library {
     /// Whether the kernels that use tensor operations can run.
     pub(super) fn tensors(&self) -> bool {
         self.tensors
+    }
+
+    /// Why they cannot, if the chip has such operations.
+    pub(super) fn refusal(&self) -> Option<&DeviceError> {
+        self.refusal.as_ref()
     }
 
     /// A kernel.
