@@ -1,6 +1,8 @@
 //! Reading a request's body: within the size limit and within time, whoever sends it.
 
+use crate::counts::Counts;
 use crate::error::ApiError;
+use crate::generate::{End, TOO_LONG};
 use crate::shared::Shared;
 use crate::{Config, Timeouts};
 use axum::body::{Body, Bytes};
@@ -11,15 +13,25 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 
-/// Reads a request's body as JSON; on a thread of its own makes of it what `work` does.
+/// Reads a request's body as JSON; on a thread of its own makes of it what `work` does. Both within the request's time: work
+/// that has begun goes on to its end, but nobody waits for it any more.
 pub(crate) async fn read_with<T: Send + 'static>(
     shared: &Arc<Shared>,
     request: Request,
     work: impl FnOnce(Value, &Shared) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let (head, body) = request.into_parts();
-    let bytes = read(&head.headers, body, &shared.config).await?;
-    shared.work(bytes.len(), move |shared| work(parse(&bytes)?, shared)).await
+    let all = async {
+        let bytes = read(&head.headers, body, &shared.config).await?;
+        shared.work(bytes.len(), move |shared| work(parse(&bytes)?, shared)).await
+    };
+    match head.extensions.get::<Arc<Counts>>().and_then(|counts| counts.deadline.map(|deadline| (counts, deadline))) {
+        None => all.await,
+        Some((counts, deadline)) => timeout_at(deadline, all).await.unwrap_or_else(|_elapsed| {
+            counts.end.get_or_init(|| End::TimedOut);
+            Err(ApiError::timed_out(TOO_LONG))
+        }),
+    }
 }
 
 /// Reads the whole body.

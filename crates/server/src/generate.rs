@@ -12,6 +12,9 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::time::timeout_at;
 
+/// What a client is told whose request has no time left.
+pub(crate) const TOO_LONG: &str = "The request took longer than this server lets one take, --request-timeout.";
+
 /// How an answer ended, if its client did not go before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -201,7 +204,7 @@ impl Generation {
         self.reply.cancel();
         self.stage = Stage::Ended;
         self.counts.end.get_or_init(|| End::TimedOut);
-        Update::Failed("The request took longer than this server lets one take, --request-timeout.".into())
+        Update::Failed(TOO_LONG.into())
     }
 
     /// Of the choices of one prompt the first tells for all.

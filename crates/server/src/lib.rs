@@ -149,7 +149,8 @@ pub struct Config {
     pub shutdown_grace: Duration,
     /// Bounds on clients that are slow.
     pub timeouts: Timeouts,
-    /// How long a request may take from its header to the end of its reply, the wait in the queue included; then 504.
+    /// How long a request may take from its header to the end of its reply, reading it and the wait in the queue included;
+    /// then 504. A client that does not read its stream is told once it does.
     pub request_timeout: Option<Duration>,
     /// The keys that let requests in.
     pub keys: ApiKeys,

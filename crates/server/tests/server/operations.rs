@@ -159,6 +159,15 @@ fn a_request_that_takes_too_long_is_ended() {
     wait_until("it has ended", || server.engine.stats().running == 0);
 }
 
+/// Reading a request is part of its time.
+#[test]
+fn a_request_that_comes_too_slowly_is_ended() {
+    let server = scripted(Scripted::new(1000), |config| config.request_timeout = Some(Duration::from_millis(300)));
+    let mut slow = Connection::open(server.address);
+    slow.raw(b"POST /v1/completions HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n{\"prompt");
+    assert_eq!(slow.answer().error(504).1, "timeout");
+}
+
 /// What a server says at `/metrics`, by name and labels.
 fn metrics(server: &Server) -> BTreeMap<String, f64> {
     let answer = get(server.address, "/metrics");
