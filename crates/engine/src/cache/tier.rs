@@ -1,5 +1,7 @@
 //! The book-keeping of what is on disk. The files form a forest: each but the first of a chain builds on its parent's.
 
+mod done;
+
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
@@ -7,16 +9,12 @@ use std::time::SystemTime;
 
 use lily_backend::{Archive, Piece};
 
-use super::disk::{
-    self, Contents, Disk, Done, Folder, Found, Header, Key, NO_PARENT, Read, Stranger, Write, WriteFailure,
-};
+use super::disk::{self, Contents, Disk, Folder, Found, Header, Key, NO_PARENT, Read, Stranger, Write};
 use super::tree::Id;
 use super::{Cache, CacheStats, DiskOptions, Entry};
 
 /// Snapshots that may wait to be written.
 const QUEUE: usize = 4;
-/// After so many failures in a row the number of snapshots that are not written doubles no more.
-const MOST_DOUBLINGS: u32 = 6;
 
 /// A node's file.
 pub(super) struct OnDisk {
@@ -399,116 +397,6 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     /// Reads and writes that have ended so far.
     pub(crate) fn disk_done(&self) -> u64 {
         self.tier.as_ref().map_or(0, |tier| tier.done)
-    }
-
-    /// Takes in what the disk's threads have done; `pieces` is the backend's.
-    pub(crate) fn poll(&mut self, pieces: impl Fn(&S) -> Vec<Piece>) {
-        let done = self.tier.as_ref().map_or_else(Vec::new, |tier| tier.disk.done());
-        for done in done {
-            if let Some(tier) = &mut self.tier {
-                tier.done += 1;
-            }
-            match done {
-                Done::Written { id, number, header, snapshot, pieces, result } => {
-                    self.ledger.remove(&pieces);
-                    self.in_use.remove(&pieces);
-                    drop(snapshot);
-                    self.written(id, number, &header, result);
-                }
-                Done::Read { id, base, result } => {
-                    let arriving = self.tier.as_mut().and_then(|tier| tier.reading.remove(&id));
-                    let Arriving { bytes, base: pieces_of_base } =
-                        arriving.unwrap_or(Arriving { bytes: 0, base: Vec::new() });
-                    self.arriving -= bytes;
-                    match result {
-                        Ok(snapshot) => {
-                            self.stats.disk_reads += 1;
-                            let pieces = pieces(&snapshot);
-                            self.hold(id, snapshot, pieces, true);
-                        }
-                        Err(failure) => {
-                            self.stats.disk_errors += 1;
-                            if let Some(useless) = failure {
-                                self.drop_file(useless);
-                            }
-                        }
-                    }
-                    self.ledger.remove(&pieces_of_base);
-                    self.in_use.remove(&pieces_of_base);
-                    drop(base);
-                    self.make_room(0);
-                }
-            }
-        }
-    }
-
-    /// Takes in what came of the write of that number.
-    fn written(&mut self, id: Id, number: u64, header: &Header, result: Result<(), WriteFailure>) {
-        let again = self.count_write(&header.key);
-        let own = self.tree.get_mut(id).and_then(|entry| entry.disk.as_mut());
-        let own = own.filter(|on_disk| on_disk.writing == Some(number));
-        match result {
-            Ok(()) => {
-                self.stats.disk_writes += 1;
-                self.stats.disk_written_bytes += header.file_bytes().unwrap_or(0);
-                if let Some(on_disk) = own {
-                    on_disk.writing = None;
-                } else if !again && !self.has_file(&header.key) {
-                    // It was given up meanwhile.
-                    self.remove_file(header.key);
-                }
-                if let Some(tier) = self.tier.as_mut().filter(|tier| tier.failures > 0) {
-                    (tier.failures, tier.left_out) = (0, 0);
-                    tracing::info!("snapshots are written to the cache directory again");
-                }
-                // What was used last may have found no place in the queue.
-                if let Some((_, &id)) = self.order.last_key_value() {
-                    let tokens = self.tree.tokens(id);
-                    self.keep_on_disk(id, &tokens);
-                }
-            }
-            Err(failure) => {
-                self.stats.disk_errors += 1;
-                let Some(parent) = own.map(|on_disk| on_disk.parent) else { return };
-                match (failure, parent) {
-                    // It goes, and so does what builds on it, this one too.
-                    (WriteFailure::NoParent, Some(parent)) => self.drop_file(parent),
-                    (failure, _) => {
-                        self.drop_file(id);
-                        self.leave_some_out(&failure);
-                    }
-                }
-            }
-        }
-    }
-
-    /// A write has ended; says whether another one by the same key is still to end.
-    fn count_write(&mut self, key: &Key) -> bool {
-        let Some(tier) = &mut self.tier else { return false };
-        tier.waiting -= 1;
-        let left = tier.keys.get(key).map_or(0, |writes| writes - 1);
-        if left > 0 {
-            tier.keys.insert(*key, left);
-        } else {
-            tier.keys.remove(key);
-        }
-        left > 0
-    }
-
-    /// After a failure: a full disk would only fail again, and again.
-    fn leave_some_out(&mut self, failure: &WriteFailure) {
-        let Some(tier) = &mut self.tier else { return };
-        if tier.failures == 0 {
-            tracing::warn!(%failure, "a snapshot could not be written to the cache directory; fewer are tried until one can");
-        }
-        tier.left_out = 1 << tier.failures.min(MOST_DOUBLINGS);
-        tier.failures += 1;
-    }
-
-    /// Whether a file by this key is there, as far as is known.
-    fn has_file(&self, key: &Key) -> bool {
-        let files = self.tier.iter().flat_map(|tier| &tier.files);
-        files.filter_map(|&id| self.tree.get(id)?.disk.as_ref()).any(|on_disk| on_disk.header.key == *key)
     }
 }
 
