@@ -4,7 +4,7 @@
 mod file;
 mod folder;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -78,7 +78,8 @@ pub(crate) enum WriteFailure {
 struct Work<S> {
     reads: VecDeque<Read<S>>,
     removals: VecDeque<Key>,
-    touches: VecDeque<Key>,
+    /// Each once, however often it was used: a disk that stands still does not make them many.
+    touches: HashSet<Key>,
     writes: VecDeque<Write<S>>,
     closed: bool,
 }
@@ -126,7 +127,7 @@ impl<S: Clone + Send + Sync + 'static> Disk<S> {
         let work = Work {
             reads: VecDeque::new(),
             removals: VecDeque::new(),
-            touches: VecDeque::new(),
+            touches: HashSet::new(),
             writes: VecDeque::new(),
             closed: false,
         };
@@ -163,7 +164,7 @@ impl<S: Clone + Send + Sync + 'static> Disk<S> {
     }
 
     pub(crate) fn touch(&self, key: Key) {
-        self.add(|work| work.touches.push_back(key));
+        self.add(|work| _ = work.touches.insert(key));
     }
 
     /// What has been done since it was last asked.
@@ -217,8 +218,9 @@ impl<S: Clone + Send + Sync + 'static> Worker<S> {
     fn write_all(&self) {
         let next = |work: &mut Work<S>| {
             let removal = work.removals.pop_front().map(Task::Remove);
-            let touch = || work.touches.pop_front().map(Task::Touch);
-            removal.or_else(touch).or_else(|| work.writes.pop_front().map(Task::Write))
+            let touch = work.touches.iter().next().copied().filter(|_| removal.is_none());
+            let touch = touch.and_then(|key| work.touches.take(&key)).map(Task::Touch);
+            removal.or(touch).or_else(|| work.writes.pop_front().map(Task::Write))
         };
         while let Some(task) = self.shared.next(next) {
             match task {
