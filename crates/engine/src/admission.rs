@@ -28,6 +28,10 @@ impl Parked {
         Self { job, wait: Wait::Place, reads: 0, since: None }
     }
 
+    pub(crate) fn client(&self) -> u64 {
+        self.job.client
+    }
+
     pub(crate) fn into_events(self) -> Events {
         self.job.events
     }

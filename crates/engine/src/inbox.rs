@@ -44,8 +44,8 @@ struct Shared {
     queue: VecDeque<Job>,
     rotation: Rotation,
     running: usize,
-    /// Requests that the engine's thread has taken from the queue and that wait for something there.
-    parked: usize,
+    /// The clients of requests that the engine's thread has taken from the queue and that wait for something there.
+    parked: Vec<u64>,
     /// Moving average of the time from a request's start to its end.
     reply_time: Option<Duration>,
     steps: u64,
@@ -59,7 +59,11 @@ struct Shared {
 impl Shared {
     /// Requests that run or wait.
     fn taken(&self) -> usize {
-        self.running + self.parked + self.queue.len()
+        self.running + self.waiting()
+    }
+
+    fn waiting(&self) -> usize {
+        self.parked.len() + self.queue.len()
     }
 }
 
@@ -90,7 +94,7 @@ impl Inbox {
             queue: VecDeque::new(),
             rotation: Rotation::default(),
             running: 0,
-            parked: 0,
+            parked: Vec::new(),
             reply_time: None,
             steps: 0,
             prefilled_tokens: 0,
@@ -126,11 +130,11 @@ impl Inbox {
         Ok(())
     }
 
-    /// Whether a client gets a place in the full queue: one that has none there, as long as that is less than twice full.
+    /// Whether a client of which nothing waits gets a place in the full queue, as long as that is less than twice full.
     fn lets_in(&self, shared: &Shared, client: u64) -> bool {
         let queue = self.capacity.saturating_sub(self.parallel);
-        let waiting = shared.parked + shared.queue.len();
-        waiting < queue.saturating_mul(2) && shared.queue.iter().all(|job| job.client != client)
+        let mut waiting = shared.queue.iter().map(|job| &job.client).chain(&shared.parked);
+        shared.waiting() < queue.saturating_mul(2) && waiting.all(|waiting| *waiting != client)
     }
 
     /// When the next of the running replies may end, and with it the wait of one in the queue.
@@ -139,28 +143,29 @@ impl Inbox {
         (mean / u32::try_from(self.parallel).unwrap_or(u32::MAX)).clamp(RETRY_AT_LEAST, RETRY_AT_MOST)
     }
 
-    /// Hands over what may start beside `running` sequences and, of the `parked` requests that wait for something, the
-    /// `ready` ones, which have waited long enough. Without any of the former and the latter it waits until there is
+    /// Hands over what may start beside `running` sequences and, of the requests that wait for something, by these `parked`
+    /// clients, the `ready` ones, which have waited long enough. Without any of the former and the latter it waits until there is
     /// something to do, or [`Inbox::wake`] is called; while there are parked ones, not for long.
-    pub(crate) fn next(&self, running: usize, parked: usize, ready: usize) -> Turn {
+    pub(crate) fn next(&self, running: usize, parked: Vec<u64>, ready: usize) -> Turn {
         let mut shared = self.lock();
+        shared.parked = parked;
         let mut glanced = false;
         loop {
             shared.queue.retain(|job| !job.events.cancelled());
             let free = if shared.stage == Stage::Aborting { 0 } else { self.parallel.saturating_sub(running + ready) };
             let Shared { queue, rotation, .. } = &mut *shared;
             let jobs = rotation.take(queue, free);
-            (shared.running, shared.parked) = (running + jobs.len(), parked);
+            shared.running = running + jobs.len();
             let ends = match shared.stage {
                 Stage::Open => false,
-                Stage::Draining => parked == 0,
+                Stage::Draining => shared.parked.is_empty(),
                 Stage::Aborting | Stage::Ended | Stage::Dead => true,
             };
             let woken = std::mem::take(&mut shared.woken);
             if running + ready > 0 || !jobs.is_empty() || woken || glanced || ends {
                 return Turn { jobs, waiting: shared.queue.len(), stage: shared.stage };
             }
-            if parked == 0 {
+            if shared.parked.is_empty() {
                 shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
             } else {
                 let waited = self.changed.wait_timeout(shared, GLANCE).unwrap_or_else(PoisonError::into_inner);
@@ -181,8 +186,8 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// What there is now: sequences, requests that wait outside of the queue, and what the cache says of itself.
-    pub(crate) fn report(&self, running: usize, parked: usize, cache: CacheStats) {
+    /// What there is now: sequences, the clients of requests that wait outside of the queue, and what the cache says of itself.
+    pub(crate) fn report(&self, running: usize, parked: Vec<u64>, cache: CacheStats) {
         let mut shared = self.lock();
         (shared.running, shared.parked, shared.cache) = (running, parked, cache);
     }
@@ -203,7 +208,7 @@ impl Inbox {
         Stats {
             accepting: shared.stage == Stage::Open,
             running: shared.running,
-            queued: shared.parked + shared.queue.len(),
+            queued: shared.waiting(),
             steps: shared.steps,
             prefilled_tokens: shared.prefilled_tokens,
             generated_tokens: shared.generated_tokens,
@@ -248,7 +253,8 @@ impl Inbox {
     fn close(&self, stage: Stage, message: &str) {
         let mut shared = self.lock();
         shared.stage = stage;
-        (shared.running, shared.parked) = (0, 0);
+        shared.running = 0;
+        shared.parked.clear();
         let queue = std::mem::take(&mut shared.queue);
         drop(shared);
         self.changed.notify_all();

@@ -24,7 +24,7 @@ pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
     let mut runner = Runner::new(backend, options, inbox);
     loop {
         runner.drop_cancelled();
-        let turn = inbox.next(runner.sequences.len(), runner.parked.len(), runner.ready());
+        let turn = inbox.next(runner.sequences.len(), runner.parked_clients(), runner.ready());
         runner.admit(turn.jobs);
         runner.report(inbox);
         match turn.stage {
@@ -117,9 +117,13 @@ impl<B: Backend> Runner<B> {
         self.sequences.is_empty() && self.parked.is_empty()
     }
 
+    fn parked_clients(&self) -> Vec<u64> {
+        self.parked.iter().map(Parked::client).collect()
+    }
+
     fn report(&self, inbox: &Inbox) {
         let cache = self.cache.as_ref().map_or_else(CacheStats::default, Cache::stats);
-        inbox.report(self.sequences.len(), self.parked.len(), cache);
+        inbox.report(self.sequences.len(), self.parked_clients(), cache);
     }
 
     /// A call of the backend, a slice of one, or both, and what follows from it.

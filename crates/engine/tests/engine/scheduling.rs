@@ -121,6 +121,25 @@ fn a_full_queue_lets_another_client_in() {
     replies.into_iter().for_each(|reply| drop(complete(reply)));
 }
 
+/// Requests that wait for what another reads are no longer in the queue, but they wait all the same.
+#[test]
+fn who_waits_for_another_waits_as_far_as_the_queue_goes() {
+    let script = Script::held();
+    let cache = CacheOptions { spacing: 20, ..CacheOptions::new(1 << 30) };
+    let engine = script.engine(Options { parallel: 2, queue: 2, cache, ..small_chunks() });
+    let submit = |client| engine.submit(Request { client, ..Request::new(prompt(1, 2000), 3) });
+    let mut replies = vec![submit(1).expect("there is room")];
+    script.call(1);
+    replies.extend((0..3).map(|_| submit(7).expect("there is room")));
+    // One is taken out of the queue before each of these.
+    script.allow(3);
+    script.call(4);
+    assert!(matches!(submit(7), Err(SubmitError::QueueFull { .. })));
+    replies.push(submit(8).expect("nothing of it waits"));
+    script.release();
+    replies.into_iter().for_each(|reply| drop(complete(reply)));
+}
+
 #[test]
 fn the_queue_has_a_bound() {
     let script = Script::held();
