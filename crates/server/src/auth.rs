@@ -4,7 +4,7 @@ use crate::error::ApiError;
 use axum::http::{HeaderMap, header};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 /// The keys that let a request in; without any, everybody is.
@@ -91,8 +91,18 @@ impl Clients {
     pub(crate) fn number(&self, key: Option<usize>, peer: Option<Peer>) -> u64 {
         match key {
             Some(key) => self.0.hash_one(key),
-            None => self.0.hash_one(peer.map(|Peer(address)| address.to_canonical())),
+            None => self.0.hash_one(peer.map(|Peer(address)| network(address.to_canonical()))),
         }
+    }
+}
+
+/// What of an address one client has to itself: of the sixth version all of a network, within which it takes whichever it
+/// likes.
+fn network(address: IpAddr) -> IpAddr {
+    const NETWORK_BITS: u32 = 64;
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(six) => Ipv6Addr::from_bits(six.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
     }
 }
 
@@ -148,5 +158,8 @@ mod tests {
         assert_eq!(std::collections::HashSet::from(numbers).len(), 4);
         assert_eq!(clients.number(Some(0), peer("10.0.0.9")), numbers[0]);
         assert_eq!(clients.number(None, peer("::ffff:10.0.0.1")), numbers[2]);
+        let six = |address| clients.number(None, peer(address));
+        assert_eq!(six("2001:db8:1:2:3:4:5:6"), six("2001:db8:1:2::1"));
+        assert_ne!(six("2001:db8:1:2::1"), six("2001:db8:1:3::1"));
     }
 }

@@ -37,7 +37,8 @@ impl CrossOrigin {
     /// Refuses what comes by way of a foreign page.
     pub(crate) fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
         let host = uri.authority().map(Authority::as_str);
-        let host = host.or_else(|| headers.get(header::HOST).and_then(|value| value.to_str().ok()));
+        // One that is no text is no name of ours.
+        let host = host.or_else(|| headers.get(header::HOST).map(|value| value.to_str().unwrap_or_default()));
         if let (Some(hosts), Some(host)) = (&self.hosts, host)
             && !is_allowed(host, hosts)
         {
@@ -86,7 +87,7 @@ impl CrossOrigin {
         let origins = if self.every() { AllowOrigin::any() } else { AllowOrigin::list(self.origins.iter().cloned()) };
         let layer = CorsLayer::new()
             .allow_origin(origins)
-            .allow_methods([Method::GET, Method::POST])
+            .allow_methods([Method::GET, Method::POST, Method::DELETE])
             .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([header::RETRY_AFTER])
             // A page of the internet that uses a server at home.
@@ -121,7 +122,7 @@ fn name_of(host: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::CrossOrigin;
-    use axum::http::{HeaderMap, HeaderName, Method, Uri};
+    use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 
     fn rules(origins: &[&'static str], hosts: Option<&[&str]>) -> CrossOrigin {
         CrossOrigin {
@@ -159,6 +160,9 @@ mod tests {
         ] {
             assert!(!host(bad), "{bad}");
         }
+        let unreadable = HeaderValue::from_bytes(b"evil\xff").expect("a value");
+        let unreadable = HeaderMap::from_iter([(header::HOST, unreadable)]);
+        assert!(ours.check(&Method::GET, &Uri::from_static("/v1/models"), &unreadable).is_err());
         assert!(passes(&ours, Method::GET, &[]), "no browser leaves the header out");
         assert!(passes(&rules(&[], None), Method::GET, &[("host", "any.example")]));
         let absolute = Uri::from_static("http://evil.example/v1/models");

@@ -125,7 +125,8 @@ fn refuse_unknown(outputs: &Fields<'_>, path: &str) -> Result<(), ApiError> {
 }
 
 /// What binds the replies to a conversation: the call that they begin with, if `primed` is the beginning of one, or else
-/// the format, once the reasoning that they begin in is over.
+/// the format, once the reasoning that they begin in is over. A format beside such a call binds nothing, as there is no
+/// content; that it could be followed is checked all the same.
 pub(crate) fn binding(
     format: Option<&Structured>,
     tools: &Tools,

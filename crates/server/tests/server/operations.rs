@@ -111,6 +111,7 @@ fn named_origins_pages_may_ask() {
     assert_eq!(allowed.header("access-control-allow-origin"), Some(origin));
     assert_eq!(allowed.header("access-control-allow-headers"), Some("authorization,content-type"));
     assert_eq!(allowed.header("access-control-allow-private-network"), Some("true"));
+    assert!(allowed.header("access-control-allow-methods").is_some_and(|methods| methods.contains("DELETE")));
     let page = [("origin", origin), ("sec-fetch-site", "cross-site")];
     let refused = ask(&server, &page);
     refused.error(401);
