@@ -9,8 +9,9 @@ enum Effort {
     Off,
     /// At most so many tokens.
     Budget(u64),
-    /// As long as it takes. Many clients say "medium" where their users have said nothing, so only less than that is a
-    /// wish to think less than the model does by itself.
+    /// Nothing: many clients say so where their users have said nothing. What the server was told then holds.
+    Unsaid,
+    /// As long as it takes.
     On,
 }
 
@@ -18,7 +19,7 @@ const EFFORTS: [(&str, Effort); 7] = [
     ("none", Effort::Off),
     ("minimal", Effort::Budget(1024)),
     ("low", Effort::Budget(4096)),
-    ("medium", Effort::On),
+    ("medium", Effort::Unsaid),
     ("high", Effort::On),
     ("xhigh", Effort::On),
     ("max", Effort::On),
@@ -67,10 +68,14 @@ pub(crate) fn template_kwargs(request: &Fields<'_>) -> Result<Map<String, Value>
 pub(crate) fn effort_kwargs(request: &Fields<'_>, name: &str) -> Result<Map<String, Value>, ApiError> {
     let mut kwargs = Map::new();
     if let Some(effort) = request.string(name)? {
-        let effort = read_effort(effort, &request.path(name))?;
-        kwargs.insert(ENABLE.into(), (!matches!(effort, Effort::Off)).into());
-        if let Effort::Budget(tokens) = effort {
-            kwargs.insert(THINKING_BUDGET.into(), (*tokens).into());
+        match read_effort(effort, &request.path(name))? {
+            Effort::Off => _ = kwargs.insert(ENABLE.into(), false.into()),
+            Effort::Budget(tokens) => {
+                kwargs.insert(ENABLE.into(), true.into());
+                kwargs.insert(THINKING_BUDGET.into(), (*tokens).into());
+            }
+            Effort::Unsaid => {}
+            Effort::On => _ = kwargs.insert(ENABLE.into(), true.into()),
         }
     }
     Ok(kwargs)
@@ -102,7 +107,7 @@ mod tests {
             (json!({"reasoning_effort": "none"}), json!({"enable_thinking": false})),
             (json!({"reasoning_effort": "minimal"}), json!({"enable_thinking": true, "thinking_budget": 1024})),
             (json!({"reasoning_effort": "low"}), json!({"enable_thinking": true, "thinking_budget": 4096})),
-            (json!({"reasoning_effort": "medium"}), json!({"enable_thinking": true})),
+            (json!({"reasoning_effort": "medium"}), json!({})),
             (json!({"reasoning_effort": "high"}), json!({"enable_thinking": true})),
             (json!({"thinking_budget": 7}), json!({"enable_thinking": true, "thinking_budget": 7})),
             (json!({"thinking_budget": 0}), json!({"enable_thinking": false})),
