@@ -14,7 +14,7 @@ use crate::submit::{Job, Reading, check_length, encode, submit};
 use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use lily_chat::Tokenizer;
+use lily_chat::{Detokenizer, Tokenizer};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn read(request: &Value, shared: &Shared) -> Result<(Job, Vec<String>), ApiError
     }
     let mut texts = Vec::with_capacity(choices);
     for prompt in &prompts {
-        let text = if echo { shared.tokenizer.decode(prompt) } else { String::new() };
+        let text = if echo { written(&shared.tokenizer, prompt) } else { String::new() };
         texts.extend(std::iter::repeat_n(text, parameters.choices));
     }
     let prompts = match infill {
@@ -71,6 +71,14 @@ fn read(request: &Value, shared: &Shared) -> Result<(Job, Vec<String>), ApiError
     let grammar = format.map(|format| format.grammar(shared, false, false)).transpose()?;
     let reading = Reading { grammar, ..Reading::default() };
     Ok((Job { prompts, parameters, top_logprobs, reading }, texts))
+}
+
+/// A prompt as text, control tokens too: where a reply writes one it is text as well.
+fn written(tokenizer: &Arc<Tokenizer>, prompt: &[u32]) -> String {
+    let mut detokenizer = Detokenizer::new(Arc::clone(tokenizer));
+    let mut text: String = prompt.iter().map(|&token| detokenizer.push(token)).collect();
+    text.push_str(&detokenizer.finish());
+    text
 }
 
 struct Prompts<'s> {

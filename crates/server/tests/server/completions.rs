@@ -62,6 +62,15 @@ fn an_echo_precedes_the_text() {
     assert_eq!((text, done), (format!("{TEXT}{plain}"), true));
 }
 
+/// What a raw prompt holds of control tokens is text where a reply writes it, and so in the echo.
+#[test]
+fn an_echo_has_the_control_tokens() {
+    let mut request = base(json!("<|im_start|>user"));
+    request["echo"] = json!(true);
+    let text = complete(&request)["choices"][0]["text"].as_str().expect("text").to_owned();
+    assert!(text.starts_with("<|im_start|>user"), "{text}");
+}
+
 /// The embedded model was never trained for it, so that only the prompt can be looked at.
 #[test]
 fn a_suffix_makes_the_prompt_the_beginning_of_a_gap() {
