@@ -224,6 +224,8 @@ impl Generation {
     fn last_delta(&mut self, reason: FinishReason) -> Update {
         let by_model = reason == FinishReason::Stop && !self.text.stopped();
         let delta = self.text.finish(by_model);
+        // A stop string may have come to its end only now.
+        let by_model = by_model && !self.text.stopped();
         self.record(&delta);
         self.usage.reasoning_tokens = self.text.reasoning_tokens();
         let reason = match reason {

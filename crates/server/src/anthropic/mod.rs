@@ -17,7 +17,9 @@
 //!   with every request, and is left out.
 //! - Tools that Anthropic's servers run (web search and the like) are left out; a request that has no others is refused.
 //! - An assistant's message at the end is the beginning of the reply; it cannot hold calls. The model does not think then.
-//! - A call that was cut is in a whole message left out, and in a stream its JSON stays open: nobody can run it.
+//! - A call that was cut is in a whole message left out. In a stream its block ends, as Anthropic's own do, and its JSON
+//!   stays open: who parses it as a whole cannot run it, and who takes what can be read of it, as some SDKs do, is told by
+//!   the `stop_reason` "max_tokens" or "stop_sequence" that it is not all.
 //! - Images are refused, but for those in a tool's result: there a remark takes their place, so that a session goes on.
 
 mod blocks;
