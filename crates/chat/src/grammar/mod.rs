@@ -27,8 +27,8 @@ use crate::Tokenizer;
 use thinking::Thinking;
 use vocabulary::Vocabulary;
 
-/// Lexer states that one grammar may make, each of one or two kilobytes.
-const MOST_LEXER_STATES: usize = 100_000;
+/// Lexer states that one grammar may make, each of one or two kilobytes: some 50 MB of memory that no plan holds.
+const MOST_LEXER_STATES: usize = 25_000;
 /// The stack of a thread that compiles a grammar, of which mostly very little is touched. The compilers recurse, as deep as
 /// [`nesting`] lets a grammar be.
 const STACK: usize = 256 << 20;
