@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 
 use super::lark_string;
 use super::nesting::check_schema;
-use super::schema::{LONGEST_CHAIN, OPTIONS, options, target};
+use super::schema::{OPTIONS, options};
 use crate::ToolSet;
-use crate::tools::{Expected, Kinds};
+use crate::tools::{Expected, Kinds, follow};
 
 /// Rules that every such grammar has: a text up to its closing tag, and a parameter that was not declared.
 const COMMON: &str = r#"
@@ -74,13 +74,7 @@ struct Parameters<'s> {
 
 impl<'s> Parameters<'s> {
     fn of(root: &'s Value) -> Self {
-        let mut object = root;
-        for _ in 0..LONGEST_CHAIN {
-            match object.get("$ref").and_then(Value::as_str).and_then(|reference| target(root, reference)) {
-                Some(next) => object = next,
-                None => break,
-            }
-        }
+        let object = follow(root, root);
         let declared = object.get("properties").and_then(Value::as_object);
         let required = object.get("required").and_then(Value::as_array).into_iter().flatten();
         let composed = ["allOf", "anyOf", "oneOf", "$ref"].iter().any(|name| object.get(name).is_some());

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{GrammarError, refused};
+use crate::tools::target;
 
 /// Levels of a schema, from its root through everything nested and referred to.
 const DEEPEST_SCHEMA: usize = 400;
@@ -40,12 +41,12 @@ fn fits<'s>(value: &'s Value, root: &'s Value, depth: usize, seen: &mut HashSet<
     }
     match value {
         Value::Object(map) => {
-            let target = map
+            let reference = map
                 .get("$ref")
                 .and_then(Value::as_str)
                 .filter(|reference| seen.insert(reference.trim_end_matches('/')));
-            target
-                .and_then(|reference| super::schema::target(root, reference))
+            reference
+                .and_then(|reference| target(root, reference))
                 .is_none_or(|target| fits(target, root, depth + 1, seen))
                 && map.values().all(|value| fits(value, root, depth + 1, seen))
         }

@@ -4,8 +4,7 @@ use std::cell::Cell;
 
 use serde_json::{Map, Value};
 
-use super::schema::{LONGEST_CHAIN, target};
-use crate::tools::Kinds;
+use crate::tools::{Kinds, follow};
 
 /// Values, names and schemas that are compared in all of a document: pairs grow with the square of what a client sends.
 const MOST_COMPARED: usize = 1_000_000;
@@ -38,14 +37,9 @@ impl<'s> Comparison<'s> {
         left.is_some()
     }
 
-    fn follow<'v>(&'v self, mut schema: &'v Value) -> Option<&'v Map<String, Value>> {
-        for _ in 0..LONGEST_CHAIN {
-            match schema.get("$ref").and_then(Value::as_str) {
-                Some(reference) => schema = target(self.root, reference)?,
-                None => return schema.as_object(),
-            }
-        }
-        None
+    /// What a schema says; `None` if it is a reference that leads nowhere.
+    fn follow<'v>(&'v self, schema: &'v Value) -> Option<&'v Map<String, Value>> {
+        follow(self.root, schema).as_object().filter(|schema| !schema.get("$ref").is_some_and(Value::is_string))
     }
 
     fn disjoint(&self, one: &Map<String, Value>, other: &Map<String, Value>, look_inside: bool) -> bool {

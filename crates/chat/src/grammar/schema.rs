@@ -8,14 +8,13 @@ use serde_json::{Map, Value, json};
 use super::nesting::check_schema;
 use super::one_of::Comparison;
 use super::{GrammarError, refused};
+use crate::tools::target;
 
 /// Formats that are checked. To JSON Schema any other is a note.
 const FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
 /// Between the parts of JSON. It is bounded because a model that has lost its way can write spaces for ever.
 const SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
-/// References that are followed one after the other.
-pub(super) const LONGEST_CHAIN: usize = 32;
 /// The options of llguidance's compiler, in the schema itself.
 pub(super) const OPTIONS: &str = "x-guidance";
 
@@ -58,11 +57,6 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
 /// Options of the compiler; a lenient one passes over what it cannot follow.
 pub(super) fn options(lenient: bool) -> Value {
     json!({"whitespace_pattern": SPACE, "lenient": lenient})
-}
-
-/// What a reference within the document refers to. Compilers here know no others.
-pub(super) fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
-    root.pointer(reference.strip_prefix('#')?.trim_end_matches('/'))
 }
 
 /// Takes out what means nothing, and says `oneOf` as `anyOf` where it is the same.

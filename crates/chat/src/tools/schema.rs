@@ -41,13 +41,32 @@ impl ToolSet {
     pub(crate) fn expected(&self, function: &str, parameter: &str) -> Expected {
         let Some(root) = self.functions.get(function) else { return Expected::anything() };
         let mut resolver = Resolver { root, fuel: 200 };
-        let object = resolver.follow(root);
+        let object = follow(root, root);
         let declared = object.get("properties").and_then(|properties| properties.get(parameter));
         match declared.or_else(|| object.get("additionalProperties")) {
             Some(schema) => resolver.resolve(schema),
             None => Expected::anything(),
         }
     }
+}
+
+/// References that are followed one after the other.
+const LONGEST_CHAIN: usize = 32;
+
+/// What a reference within a document refers to. None is followed out of it.
+pub(crate) fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
+    root.pointer(reference.strip_prefix('#')?.trim_end_matches('/'))
+}
+
+/// Where a chain of references leads: to a schema that is none, or to the last one that can be followed.
+pub(crate) fn follow<'s>(root: &'s Value, mut schema: &'s Value) -> &'s Value {
+    for _ in 0..LONGEST_CHAIN {
+        match schema.get("$ref").and_then(Value::as_str).and_then(|reference| target(root, reference)) {
+            Some(next) => schema = next,
+            None => break,
+        }
+    }
+    schema
 }
 
 /// Kinds of JSON values, as a set.
@@ -145,23 +164,12 @@ struct Resolver<'s> {
 
 impl<'s> Resolver<'s> {
     /// The schema that `schema` refers to, or itself.
-    fn follow(&mut self, mut schema: &'s Value) -> &'s Value {
-        while let Some(reference) = schema.get("$ref").and_then(Value::as_str)
-            && let Some(target) = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer))
-            && self.fuel > 0
-        {
-            self.fuel -= 1;
-            schema = target;
-        }
-        schema
-    }
-
     fn resolve(&mut self, schema: &'s Value) -> Expected {
         if self.fuel == 0 {
             return Expected::anything();
         }
         self.fuel -= 1;
-        let target = self.follow(schema);
+        let target = follow(self.root, schema);
         let mut expected = self.own(target);
         for name in ["anyOf", "oneOf"] {
             if let Some(branches) = target.get(name).and_then(Value::as_array).filter(|branches| !branches.is_empty()) {
