@@ -3,9 +3,10 @@
 mod common;
 
 use common::{
-    Argument, Bound, EPSILON, ODD, QWEN, ROPE_THETA, Random, Shape, TINY, close, f16, full_size, launch, launch_once,
-    unwritten, unwritten_halves,
+    Argument, BY_CPU, Bound, EPSILON, ODD, QWEN, ROPE_THETA, Random, Shape, TINY, close, f16, full_size, launch,
+    launch_once, unwritten, unwritten_halves,
 };
+use lily_cpu::functions as cpu;
 
 const NONE: u32 = u32::MAX;
 const HEAD: usize = 256;
@@ -36,6 +37,11 @@ fn prepared(x: &[f32], gain: &[f32], position: u32) -> Vec<f64> {
         (y[pair], y[pair + 32]) = (y[pair] * cos - y[pair + 32] * sin, y[pair + 32] * cos + y[pair] * sin);
     }
     y
+}
+
+/// As [`prepared`], by the CPU backend's functions.
+fn prepared_by_cpu(x: &[f32], gain: &[f32], position: u32) -> Vec<f32> {
+    cpu::rope(&cpu::rms_norm(x, gain, EPSILON), 64, ROPE_THETA.into(), position as usize)
 }
 
 /// Rows at page boundaries and at the last position there is; one pads, one is a draft after another row.
@@ -96,12 +102,17 @@ fn check_prepare(shape: &Shape) {
             let expected = prepared(&input[2 * head * HEAD..][..HEAD], &q_gain, position);
             let expected: Vec<f64> = expected.iter().map(|q| q / 16.0).collect();
             close(&format!("q of row {row}, head {head}"), q, &expected, bound);
+            let by_cpu = prepared_by_cpu(&input[2 * head * HEAD..][..HEAD], &q_gain, position);
+            let by_cpu: Vec<f32> = by_cpu.iter().map(|q| q / 16.0).collect();
+            close(&format!("q of row {row}, head {head}, by the CPU"), q, &by_cpu, BY_CPU);
         }
         let page = table[slot * max_pages + position as usize / PAGE] as usize;
         for head in 0..shape.kv_heads {
             let place = ((page * shape.kv_heads + head) * PAGE + position as usize % PAGE) * HEAD;
             let expected = prepared(&input[k + head * HEAD..][..HEAD], &k_gain, position);
             close(&format!("k of row {row}"), &keys[place..][..HEAD], &expected, bound.in_half());
+            let by_cpu = prepared_by_cpu(&input[k + head * HEAD..][..HEAD], &k_gain, position);
+            close(&format!("k of row {row}, by the CPU"), &keys[place..][..HEAD], &by_cpu, BY_CPU.in_half());
             let expected = input[v + head * HEAD..][..HEAD].iter().map(|v| v.clamp(-65504.0, 65504.0));
             close(
                 &format!("v of row {row}"),
@@ -244,6 +255,30 @@ impl Step {
         out.iter().zip(gates).map(|(out, &gate)| out / total / (1.0 + (-f64::from(gate)).exp())).collect()
     }
 
+    /// All heads of a row, by the CPU backend's function.
+    fn by_cpu(&self, row: usize) -> Vec<f32> {
+        let Shape { query_heads, kv_heads, .. } = self.shape;
+        let [slot, offset, ..] = self.rows[row].map(|x| x as usize);
+        let (length, group) = (self.sequences[slot][0] as usize + offset + 1, query_heads / kv_heads * HEAD);
+        let of_kv_head = |kv_head: usize| {
+            let gather = |cache: &[f16]| {
+                let places = (0..length).map(|token| {
+                    let page = self.table[slot * self.max_pages + token / PAGE] as usize;
+                    ((page * kv_heads + kv_head) * PAGE + token % PAGE) * HEAD
+                });
+                places.flat_map(|place| cache[place..place + HEAD].to_vec()).collect::<Vec<f16>>()
+            };
+            // The kernel's queries are over √256 already.
+            let queries = &self.q[row * query_heads * HEAD + kv_head * group..][..group];
+            let queries: Vec<f32> = queries.iter().map(|q| q * 16.0).collect();
+            cpu::attention(&queries, &gather(&self.keys), &gather(&self.values))
+        };
+        let gates = &self.projected[row * width(&self.shape)..];
+        let gate = |place: usize| gates[(2 * (place / HEAD) + 1) * HEAD + place % HEAD];
+        let out = (0..kv_heads).flat_map(of_kv_head).enumerate();
+        out.map(|(place, out)| out * cpu::sigmoid(gate(place))).collect()
+    }
+
     fn check(&self, block: usize) {
         let y = self.run(block);
         let heads = self.shape.query_heads;
@@ -255,6 +290,7 @@ impl Step {
             let expected: Vec<f64> = (0..heads).flat_map(|head| self.exact(row, head)).collect();
             let what = format!("row {row} at {}, blocks of {block}", self.sequences[self.rows[row][0] as usize][0]);
             close(&what, y, &expected, Bound { relative: 1e-5, absolute: 2e-6 });
+            close(&format!("{what}, by the CPU"), y, &self.by_cpu(row), BY_CPU);
         }
     }
 }

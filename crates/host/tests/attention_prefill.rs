@@ -5,6 +5,7 @@ mod common;
 use common::{
     Argument, Bound, ODD, QWEN, Random, Shape, TINY, close, f16, full_size, launch, launch_once, unwritten_halves,
 };
+use lily_cpu::functions as cpu;
 
 const NONE: u32 = u32::MAX;
 const HEAD: usize = 256;
@@ -127,6 +128,26 @@ impl Chunk {
         out.iter().zip(gate).map(|(out, &gate)| out / sum / (1.0 + (-f64::from(gate)).exp())).collect()
     }
 
+    /// All heads of a row, by the CPU backend's function.
+    fn by_cpu(&self, slot: usize, row: usize, position: usize) -> Vec<f32> {
+        let Shape { query_heads, kv_heads, .. } = self.shape;
+        let group = query_heads / kv_heads * HEAD;
+        let of_kv_head = |kv_head: usize| {
+            let gather = |cache: &[f16]| {
+                let places = (0..=position).map(|token| self.place(slot, token, kv_head));
+                places.flat_map(|place| cache[place..place + HEAD].to_vec()).collect::<Vec<f16>>()
+            };
+            // The kernel's queries are over √256 already.
+            let queries = &self.q[row * query_heads * HEAD + kv_head * group..][..group];
+            let queries: Vec<f32> = queries.iter().map(|q| q * 16.0).collect();
+            cpu::attention(&queries, &gather(&self.keys), &gather(&self.values))
+        };
+        let gates = &self.projected[row * 2 * (query_heads + kv_heads) * HEAD..];
+        let gate = |place: usize| gates[(2 * (place / HEAD) + 1) * HEAD + place % HEAD];
+        let out = (0..kv_heads).flat_map(of_kv_head).enumerate();
+        out.map(|(place, out)| out * cpu::sigmoid(gate(place))).collect()
+    }
+
     /// Compares the heads of every `step`-th row, from place `first` of each segment on.
     fn check(&self, first: usize, step: usize) {
         let y = self.run(first);
@@ -146,6 +167,10 @@ impl Chunk {
                 // Probabilities are rounded to half, values are below 1.7.
                 let bound = Bound { relative: 1e-3, absolute: 1e-3 };
                 close(&format!("{what}, place {place}"), got, &expected, bound);
+                // Its queries are rounded to half here and not there.
+                let (by_cpu, bound) = (self.by_cpu(slot, row + place, part.position + place), bound);
+                let bound = Bound { absolute: 2.0 * bound.absolute, ..bound };
+                close(&format!("{what}, place {place}, by the CPU"), got, &by_cpu, bound);
             }
             row += part.rows;
         }

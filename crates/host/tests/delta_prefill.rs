@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::ops::Range;
+
 use common::{
-    Argument, Bound, EPSILON, QWEN, Random, Shape, TINY, close, full_size, launch, unwritten, unwritten_halves,
+    Argument, BY_CPU, Bound, EPSILON, QWEN, Random, Shape, TINY, close, full_size, launch, unwritten, unwritten_halves,
 };
+use lily_cpu::functions as cpu;
 
 const NONE: u32 = u32::MAX;
 const SLOTS: usize = 4;
@@ -163,6 +166,36 @@ fn convolve(chunk: &Chunk, inputs: &[Vec<f64>]) -> Vec<f64> {
     out
 }
 
+/// Compares what the kernels made of a segment with what the CPU backend's functions make of it; it moves on from one of the
+/// windows and states to another.
+fn check_by_cpu(what: &str, chunk: &Chunk, got: &Results, rows: Range<usize>, [from, to]: [usize; 2]) {
+    let Shape { key_heads, value_heads: heads, .. } = chunk.shape;
+    let (channels, pitch) = (chunk.shape.channels(), pitch(&chunk.shape));
+    let (window, state) = (3 * channels, heads * 128 * 128);
+    let columns = |first: usize, count: usize| {
+        let rows = rows.clone().map(|row| &chunk.projected[row * pitch + first..][..count]);
+        rows.collect::<Vec<_>>().concat()
+    };
+    let mut moved_window = chunk.windows[from * window..(from + 1) * window].to_vec();
+    let mut moved_state = chunk.states[from * state..(from + 1) * state].to_vec();
+    let convolved = cpu::convolution(&chunk.conv, key_heads, &columns(0, channels), &mut moved_window);
+    let [a, b] = [128, 129].map(|place| columns(channels + place * heads, heads));
+    let gates = a.chunks_exact(heads).zip(b.chunks_exact(heads));
+    let (decay, beta): (Vec<_>, Vec<_>) = gates.map(|(a, b)| cpu::gates(a, b, &chunk.a_log, &chunk.dt_bias)).unzip();
+    let (decay, beta) = (decay.concat(), beta.concat());
+    let o = cpu::delta_rule(&convolved, &decay, &beta, key_heads, heads, &mut moved_state);
+    let y = cpu::gated_norm(&o, &chunk.gain, &columns(channels, heads * 128), EPSILON);
+    let here = |width: usize| rows.start * width..rows.end * width;
+    close(&format!("{what}: convolved, by the CPU"), &got.convolved[here(channels)], &convolved, BY_CPU);
+    close(&format!("{what}: decay, by the CPU"), &got.decay[here(heads)], &decay, BY_CPU);
+    close(&format!("{what}: beta, by the CPU"), &got.beta[here(heads)], &beta, BY_CPU);
+    close(&format!("{what}: o, by the CPU"), &got.o[here(heads * 128)], &o, BY_CPU);
+    let y_bound = Bound { relative: 1e-4, absolute: 1e-4 }.in_half();
+    close(&format!("{what}: y, by the CPU"), &got.y[here(heads * 128)], &y, y_bound);
+    assert_eq!(got.windows[to * window..(to + 1) * window], moved_window, "{what}: the window, by the CPU");
+    close(&format!("{what}: state, by the CPU"), &got.states[to * state..(to + 1) * state], &moved_state, BY_CPU);
+}
+
 /// Runs a chunk and compares everything that the kernels write with f64.
 fn check(shape: Shape, segments: Segments<'_>) {
     let chunk = Chunk::new(shape, segments);
@@ -179,6 +212,7 @@ fn check(shape: Shape, segments: Segments<'_>) {
             windows[from * window..(from + 1) * window].chunks_exact(channels).map(<[f64]>::to_vec).collect();
         inputs.extend((first..first + rows).map(|row| chunk.projected(row, 0, channels)));
         let mut current = states[from * state..(from + 1) * state].to_vec();
+        check_by_cpu(&what, &chunk, &got, first..first + rows, [from, to]);
         let (mut convolved, mut decays, mut betas) = (Vec::new(), Vec::new(), Vec::new());
         let (mut outputs, mut gated) = (Vec::new(), Vec::new());
         for place in 0..rows {

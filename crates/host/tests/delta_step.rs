@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Argument, Bound, EPSILON, ODD, QWEN, Random, Shape, TINY, close, full_size, launch, unwritten};
+use common::{Argument, BY_CPU, Bound, EPSILON, ODD, QWEN, Random, Shape, TINY, close, full_size, launch, unwritten};
+use lily_cpu::functions as cpu;
 
 const NONE: u32 = u32::MAX;
 const HEAD: usize = 128;
@@ -126,6 +127,22 @@ impl Layer {
     }
 }
 
+/// What the CPU backend's functions make of a segment: y, and the window and state that they move on.
+fn by_cpu(layer: &Layer, projected: &[f32], window: &mut Vec<f32>, state: &mut [f32]) -> Vec<f32> {
+    let Shape { key_heads, value_heads: heads, .. } = layer.shape;
+    let channels = layer.shape.channels();
+    let columns = |first: usize, count: usize| {
+        let rows = projected.chunks_exact(layer.width());
+        rows.flat_map(|row| row[first..first + count].to_vec()).collect::<Vec<f32>>()
+    };
+    let convolved = cpu::convolution(&layer.conv, key_heads, &columns(0, channels), window);
+    let [a, b] = [0, 1].map(|place| columns(channels + heads * (HEAD + place), heads));
+    let gates = a.chunks_exact(heads).zip(b.chunks_exact(heads));
+    let (decay, beta): (Vec<_>, Vec<_>) = gates.map(|(a, b)| cpu::gates(a, b, &layer.a_log, &layer.dt_bias)).unzip();
+    let o = cpu::delta_rule(&convolved, &decay.concat(), &beta.concat(), key_heads, heads, state);
+    cpu::gated_norm(&o, &layer.gain, &columns(channels, heads * HEAD), EPSILON)
+}
+
 /// Segments of 8, 1, 3 and 0 (padding) rows; sequences in other slots, some flipped. Halves that are not a segment's to
 /// write stay as they were.
 fn check(shape: Shape) {
@@ -157,6 +174,14 @@ fn check(shape: Shape) {
         for row in first_row..first_row + rows {
             expected.extend(layer.row(&wide(&projected[row * width..][..width]), &mut memory));
         }
+        let mut window = windows[old * window_size..][..window_size].to_vec();
+        let mut state = states[old * state_size..][..state_size].to_vec();
+        let rows_of = |width: usize| first_row * width..(first_row + rows) * width;
+        let y_by_cpu = by_cpu(&layer, &projected[rows_of(width)], &mut window, &mut state);
+        let y_bound = Bound { relative: 1e-4, absolute: 1e-4 };
+        close("y, by the CPU", &y[rows_of(shape.value_heads * HEAD)], &y_by_cpu, y_bound);
+        assert_eq!(new_windows[new * window_size..][..window_size], window, "the window, by the CPU");
+        close("the state, by the CPU", &new_states[new * state_size..][..state_size], &state, BY_CPU);
         expected_windows[new * window_size..][..window_size].copy_from_slice(&memory.window);
         expected_states[new * state_size..][..state_size].copy_from_slice(&memory.state);
     }

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Argument, Bound, ODD, Quantised, Random, Shape, TINY, close, launch, unwritten};
+use lily_cpu::functions as cpu;
 
 const NONE: u32 = u32::MAX;
 
@@ -31,7 +32,10 @@ fn check(shape: &Shape) {
     );
     let mut expected: Vec<f64> = [17, last, 42].iter().flat_map(|&token| table.row(0, token as usize)).collect();
     expected.resize(x.len(), 0.0);
-    close("embed", &x, &expected, Bound { relative: 1e-6, absolute: 1e-8 });
+    let bound = Bound { relative: 1e-6, absolute: 1e-8 };
+    close("embed", &x, &expected, bound);
+    let by_cpu = cpu::embed(table.matrix(0), &[17, last, 42]);
+    close("embed, by the CPU", &x[..by_cpu.len()], &by_cpu, bound);
 }
 
 #[test]

@@ -3,8 +3,10 @@
 mod common;
 
 use common::{
-    Argument, Bound, EPSILON, ODD, QWEN, Quantised, Random, Shape, TINY, close, full_size, launch, unwritten,
+    Argument, Bound, EPSILON, ODD, PRODUCT_BY_CPU, QWEN, Quantised, Random, Shape, TINY, close, full_size, launch,
+    unwritten,
 };
+use lily_cpu::functions as cpu;
 
 const NONE: u32 = u32::MAX;
 const CHOSEN: usize = 8;
@@ -101,6 +103,29 @@ impl Layer {
         (choices, hidden, out)
     }
 
+    /// As [`exact`](Self::exact), by the CPU backend's functions.
+    fn by_cpu(&self, x: &[f32], logits: &[f32]) -> (Vec<(u32, f32)>, Vec<f32>, Vec<f32>) {
+        let n = cpu::rms_norm(x, &self.gain, EPSILON);
+        let (routed, shared) = logits.split_at(self.shape.experts);
+        let mut choices = cpu::route(routed, self.shape.experts, CHOSEN).remove(0);
+        choices.push((self.shape.experts as u32, cpu::sigmoid(shared[0])));
+        let (mut hidden, mut out) = (Vec::new(), x.to_vec());
+        for (rank, &(expert, weight)) in choices.iter().enumerate() {
+            let (gate, up, down) = match rank {
+                CHOSEN => (self.shared_gate.matrix(0), self.shared_up.matrix(0), self.shared_down.matrix(0)),
+                _ => (
+                    self.gate.matrix(expert as usize),
+                    self.up.matrix(expert as usize),
+                    self.down.matrix(expert as usize),
+                ),
+            };
+            let values = cpu::swiglu(&cpu::product(gate, &n), &cpu::product(up, &n));
+            out.iter_mut().zip(cpu::product(down, &values)).for_each(|(out, y)| *out += weight * y);
+            hidden.extend(values);
+        }
+        (choices, hidden, out)
+    }
+
     fn check(&self, slots: &[u32], logits: &[f32]) {
         let Shape { hidden: columns, expert_width: width, experts, .. } = self.shape;
         let x = Random::new(2).floats(slots.len() * columns, 2.0);
@@ -128,6 +153,14 @@ impl Layer {
             let bound = Bound { relative: 2e-6, absolute: 2e-6 };
             close("hidden", hidden, &expected_hidden, bound);
             close("x", out, &expected_out, bound);
+            let (choices_by_cpu, hidden_by_cpu, out_by_cpu) =
+                self.by_cpu(x, &logits[row * (experts + 1)..][..experts + 1]);
+            let ids_by_cpu: Vec<u32> = choices_by_cpu.iter().map(|choice| choice.0).collect();
+            assert_eq!(ids(choices), ids_by_cpu, "experts of row {row}, by the CPU");
+            // Two products one after the other.
+            let bound = Bound { relative: 1e-3, ..PRODUCT_BY_CPU };
+            close("hidden, by the CPU", hidden, &hidden_by_cpu, bound);
+            close("x, by the CPU", out, &out_by_cpu, bound);
         }
     }
 }

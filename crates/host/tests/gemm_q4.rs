@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Argument, Bound, EPSILON, ODD, QWEN, Quantised, Random, Shape, TINY, close, f16, full_size};
-use common::{launch, unwritten, unwritten_halves};
+use common::{BY_CPU, launch, unwritten, unwritten_halves};
+use lily_cpu::functions as cpu;
 
 /// Tiles that every device has, and those of devices with matrix units.
 const TILES: [(&str, usize); 5] = [("16", 16), ("32", 32), ("64", 64), ("32_tensor", 32), ("64_tensor", 64)];
@@ -15,6 +16,20 @@ fn product(matrix: &Quantised, x: &[f16]) -> Vec<f64> {
         (0..matrix.rows).map(|row| matrix.row(0, row).into_iter().map(halved).collect()).collect();
     let of = |x: &[f16], row: &[f64]| x.iter().zip(row).map(|(x, w)| x.to_f64() * w).sum();
     x.chunks_exact(matrix.cols).flat_map(|x| rows.iter().map(move |row| of(x, row))).collect()
+}
+
+/// Of products whose weights are rounded to half in the kernel and not on the CPU, which in turn rounds x to about 15 bits;
+/// results are of about 1.
+const HALVED_WEIGHTS: Bound = Bound { relative: 1e-3, absolute: 2e-3 };
+
+/// `[rows][outputs of all]`, by the CPU backend's function.
+fn by_cpu(matrices: &[Quantised], x: &[f16]) -> Vec<f32> {
+    let rows = x.chunks_exact(matrices[0].cols);
+    rows.flat_map(|x| {
+        let x: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+        matrices.iter().flat_map(|matrix| cpu::product(matrix.matrix(0), &x)).collect::<Vec<f32>>()
+    })
+    .collect()
 }
 
 /// `y[rows][outputs of all]`, of up to four matrices.
@@ -48,10 +63,12 @@ fn check_stack(rows: usize, inner: usize, outputs: &[usize]) {
             expected.extend_from_slice(&product[row * outputs..(row + 1) * outputs]);
         }
     }
+    let by_cpu = by_cpu(&matrices, &x);
     let mut first: Option<Vec<f32>> = None;
     for tile in TILES {
         let y = stacked(tile, &matrices, &x);
         close(&format!("{rows} rows, tile {}", tile.0), &y, &expected, Bound::sum(inner, 2.0));
+        close(&format!("{rows} rows, tile {}, by the CPU", tile.0), &y, &by_cpu, HALVED_WEIGHTS);
         if !tile.0.ends_with("tensor") {
             assert_eq!(&y, first.get_or_insert(y.clone()), "{rows} rows, tile {}: a row's bits", tile.0);
         }
@@ -106,6 +123,9 @@ fn products_are_added() {
                 128,
             );
             close(&format!("{rows} rows, tile {}", tile.0), &y, &expected, Bound::sum(128, 4.0));
+            let product = by_cpu(std::slice::from_ref(&matrix), &x);
+            let by_cpu: Vec<f32> = product.iter().zip(&before).map(|(product, before)| product + before).collect();
+            close(&format!("{rows} rows, tile {}, by the CPU", tile.0), &y, &by_cpu, HALVED_WEIGHTS);
         }
     }
 }
@@ -136,6 +156,8 @@ fn check_norm(shape: &Shape, rows: usize) {
         );
     }
     close(&format!("{rows} rows"), &y, &expected, Bound { relative: 2e-6, absolute: 0.0 }.in_half());
+    let by_cpu = cpu::rms_norm(&x, &gain, EPSILON).into_iter().map(|y| y.clamp(-65504.0, 65504.0));
+    close(&format!("{rows} rows, by the CPU"), &y, &by_cpu.collect::<Vec<f32>>(), BY_CPU.in_half());
 }
 
 #[test]

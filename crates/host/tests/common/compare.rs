@@ -24,6 +24,12 @@ impl Bound {
     }
 }
 
+/// Of what the CPU backend's functions give: fp32 in another order, and `exp` by their own polynomial.
+pub const BY_CPU: Bound = Bound { relative: 2e-5, absolute: 1e-5 };
+/// The same of products with 4-bit weights, before which those functions round x to about 15 bits of the largest of each 64; and
+/// of what follows from such products. Inputs and results are of about 1.
+pub const PRODUCT_BY_CPU: Bound = Bound { relative: 2e-5, absolute: 3e-4 };
+
 /// Numbers of any width.
 pub trait Number: Copy {
     fn wide(self) -> f64;
