@@ -436,8 +436,14 @@ fn how_long_masks_take() {
     let forced = ForcedCalls { definitions: &definitions, function: None, parallel: true };
     let text = "  Some text with words, a number 12.5, and <tags> in it; then more of the same.\n".repeat(8);
     let json_text = serde_json::to_string(&text).expect("JSON");
+    let html = "<div class=\"a\">\n  <p>Some <b>text</b></p>\n</div>\n".repeat(12);
+    let call = |text: &str| {
+        let days = "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+        format!("=get_weather>\n<parameter=city>\n{text}\n</parameter>\n{days}")
+    };
+    let force = || vocabulary.grammars.calls(&forced, "<tool_call>\n<function").expect("a grammar");
     type Compile<'c> = Box<dyn Fn() -> ReplyGrammar + 'c>;
-    let grammars: [(&str, Compile<'_>, String); 5] = [
+    let grammars: [(&str, Compile<'_>, String); 6] = [
         (
             "json_object",
             Box::new(|| vocabulary.answer(Format::JsonObject)),
@@ -450,13 +456,8 @@ fn how_long_masks_take() {
                 "{{\"name\": {json_text}, \"age\": 42, \"tags\": [\"one tag\", \"another\"], \"born\": \"1999-12-31\", \"kind\": \"b\", \"address\": {{\"street\": \"Main Street 5\", \"zip\": \"12345\"}}}}"
             ),
         ),
-        (
-            "forced call",
-            Box::new(|| vocabulary.grammars.calls(&forced, "<tool_call>\n<function").expect("a grammar")),
-            format!(
-                "=get_weather>\n<parameter=city>\n{text}\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
-            ),
-        ),
+        ("forced call", Box::new(force), call(&text)),
+        ("forced call with HTML", Box::new(force), call(&html)),
         (
             "regex",
             Box::new(|| vocabulary.answer(Format::Regex(r"(\w+[ ,.;<>\n]*)+".into()))),

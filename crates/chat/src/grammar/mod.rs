@@ -5,6 +5,7 @@
 //! token what may come next. The grammars themselves are llguidance's.
 
 mod calls;
+mod masks;
 mod nesting;
 mod one_of;
 mod reply;
@@ -17,13 +18,14 @@ use std::thread;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{InferenceCapabilities, TokEnv};
-use llguidance::{Matcher, ParserFactory, regex_to_lark};
+use llguidance::{ParserFactory, regex_to_lark};
 use serde_json::{Value, json};
 
 pub use calls::ForcedCalls;
 pub use reply::ReplyGrammar;
 
 use crate::Tokenizer;
+use masks::Masks;
 use thinking::Thinking;
 use vocabulary::Vocabulary;
 
@@ -106,8 +108,8 @@ impl Grammars {
         begins_in_reasoning: bool,
         may_call: bool,
     ) -> Result<ReplyGrammar, GrammarError> {
-        let matcher = on_deep_stack(|| self.matcher(grammar_of(format)?))?;
-        ReplyGrammar::new(matcher, &self.thinking, begins_in_reasoning, may_call)
+        let masks = on_deep_stack(|| self.masks(grammar_of(format)?))?;
+        ReplyGrammar::new(masks, &self.thinking, begins_in_reasoning, may_call)
     }
 
     /// The grammar of a reply that calls tools. Its beginning, `primed`, is in the prompt already.
@@ -117,18 +119,19 @@ impl Grammars {
     /// be followed is left out.
     pub fn calls(&self, calls: &ForcedCalls<'_>, primed: &str) -> Result<ReplyGrammar, GrammarError> {
         let compile = || {
-            let strict = self.matcher(TopLevelGrammar::from_lark(calls.grammar(true)));
-            strict.or_else(|_| self.matcher(TopLevelGrammar::from_lark(calls.grammar(false))))
+            let strict = self.masks(TopLevelGrammar::from_lark(calls.grammar(true)));
+            strict.or_else(|_| self.masks(TopLevelGrammar::from_lark(calls.grammar(false))))
         };
-        let mut matcher = on_deep_stack(compile)?;
-        let primed = self.tokenizer.encode_exactly(primed).map_err(failed)?;
-        matcher.consume_tokens(&primed).map_err(failed)?;
-        ReplyGrammar::new(matcher, &self.thinking, false, false)
+        let mut masks = on_deep_stack(compile)?;
+        for token in self.tokenizer.encode_exactly(primed).map_err(failed)? {
+            masks.consume(token).map_err(failed)?;
+        }
+        ReplyGrammar::new(masks, &self.thinking, false, false)
     }
 
-    fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher, GrammarError> {
+    fn masks(&self, grammar: TopLevelGrammar) -> Result<Masks, GrammarError> {
         let parser = self.factory.create_parser(grammar).map_err(|error| refused(format!("{error:#}")))?;
-        Ok(Matcher::new(Ok(parser)))
+        Ok(Masks::new(parser))
     }
 }
 

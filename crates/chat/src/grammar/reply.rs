@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use llguidance::Matcher;
-
+use super::masks::{Mask, Masks};
 use super::thinking::Thinking;
 use super::{GrammarError, failed, refused};
 
@@ -11,10 +10,10 @@ use super::{GrammarError, failed, refused};
 #[derive(Clone)]
 pub struct ReplyGrammar {
     thinking: Arc<Thinking>,
-    matcher: Matcher,
+    masks: Masks,
     stage: Stage,
     /// What the grammar allows next.
-    allowed: Vec<u32>,
+    allowed: Mask,
     /// The token with which the reply may begin instead.
     call: Option<u32>,
 }
@@ -40,20 +39,21 @@ impl std::fmt::Debug for ReplyGrammar {
 
 impl ReplyGrammar {
     pub(super) fn new(
-        mut matcher: Matcher,
+        mut masks: Masks,
         thinking: &Arc<Thinking>,
         begins_in_reasoning: bool,
         may_call: bool,
     ) -> Result<Self, GrammarError> {
         // The first mask is where a grammar shows that nothing is of it, or that it is too much.
-        let mut allowed: Vec<u32> =
-            matcher.compute_mask_or_eos().map_err(|error| refused(format!("nothing can be written: {error}")))?.into();
+        let mut allowed = masks.next().map_err(|error| refused(format!("nothing can be written: {error}")))?;
         let call = thinking.call.filter(|_| may_call);
         if let Some(call) = call {
-            allowed[call as usize / 32] |= 1 << (call % 32);
+            let mut words = allowed.to_vec();
+            words[call as usize / 32] |= 1 << (call % 32);
+            allowed = words.into();
         }
         let stage = if begins_in_reasoning { Stage::Thinking(0) } else { Stage::Start };
-        Ok(Self { thinking: Arc::clone(thinking), matcher, stage, allowed, call })
+        Ok(Self { thinking: Arc::clone(thinking), masks, stage, allowed, call })
     }
 
     /// The tokens that may come next: bit `id % 32` of word `id / 32`. `None` if any may.
@@ -82,8 +82,8 @@ impl ReplyGrammar {
             Stage::Gap(_) => return Err(GrammarError::Failed("the reasoning's end is not followed by its gap".into())),
             Stage::Start if self.call == Some(token) => Stage::Free,
             Stage::Start | Stage::Content => {
-                self.matcher.consume_token(token).map_err(failed)?;
-                self.allowed = self.matcher.compute_mask_or_eos().map_err(failed)?.into();
+                self.masks.consume(token).map_err(failed)?;
+                self.allowed = self.masks.next().map_err(failed)?;
                 Stage::Content
             }
             Stage::Free => Stage::Free,

@@ -1,0 +1,172 @@
+//! A grammar's parser, and the masks that it has made.
+//!
+//! Where a text may go on with most of the vocabulary, but not with all of it, llguidance tries every token: 3 ms at 248,000
+//! of them. It keeps the last mask for as long as neither its parser's row nor its lexer's state changes. But within a word
+//! of the grammar, a text that a tag ends for example, the state changes all the time, and between few states. So all masks
+//! of the row are kept here, by the same key.
+
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use llguidance::api::StopReason;
+use llguidance::derivre::StateID;
+use llguidance::toktrie::SimpleVob;
+use llguidance::{TokenParser, panic_utils};
+
+/// Masks of a reply that are kept, each of 31 KB at a vocabulary of 248,000.
+const KEPT: usize = 32;
+
+/// Tokens that may come next: bit `id % 32` of word `id / 32`.
+pub(super) type Mask = Arc<[u32]>;
+
+/// Where the parser is in its row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct State {
+    lexer: StateID,
+    /// Whether a word of the grammar has begun.
+    begun: bool,
+}
+
+/// A parser that is asked for a mask after each token. Clones go on independently.
+#[derive(Clone)]
+pub(super) struct Masks {
+    parser: TokenParser,
+    /// The masks of the parser's row, the newest last.
+    kept: VecDeque<(State, Mask)>,
+}
+
+impl Masks {
+    /// At the beginning of a text.
+    pub(super) fn new(mut parser: TokenParser) -> Self {
+        parser.start_without_prompt();
+        Self { parser, kept: VecDeque::new() }
+    }
+
+    /// Takes the next token.
+    ///
+    /// # Errors
+    /// If it was not allowed, or the grammar has become too much.
+    pub(super) fn consume(&mut self, token: u32) -> Result<(), String> {
+        let Self { parser, kept } = self;
+        let consumed = panic_utils::catch_unwind(AssertUnwindSafe(|| {
+            // Consuming makes a row where a word of the grammar ends. Before, it looks at what would follow if one ended here,
+            // which may make one, too, that does not stay; the same look tells how many.
+            let before = parser.parser_stats().rows;
+            parser.parser.is_accepting();
+            let ahead = parser.parser_stats().rows - before;
+            parser.consume_token(token)?;
+            if parser.parser_stats().rows != before + 2 * ahead {
+                kept.clear();
+            }
+            parser.check_stop().map(|_| ())
+        }));
+        consumed.map_err(|error| error.to_string())
+    }
+
+    /// What may come next; the tokens that end the reply, once nothing else may.
+    ///
+    /// # Errors
+    /// If nothing may, or the grammar has become too much.
+    pub(super) fn next(&mut self) -> Result<Mask, String> {
+        let Self { parser, kept } = self;
+        let mask = panic_utils::catch_unwind(AssertUnwindSafe(|| {
+            if parser.stop_reason() != StopReason::NotStopped {
+                return Ok(words(parser.token_env.tok_trie().eos_token_set()));
+            }
+            let lexer = parser.parser.with_recognizer(|recognizer| recognizer.lexer_state());
+            let state = State { lexer, begun: parser.parser.has_pending_lexeme_bytes() };
+            if let Some((_, mask)) = kept.iter().find(|(known, _)| *known == state) {
+                return Ok(Arc::clone(mask));
+            }
+            let mask = words(parser.compute_mask()?);
+            if !parser.parser.currently_forced_bytes().is_empty() {
+                // The parser has gone ahead, to another row perhaps, where the grammar leaves no choice.
+                kept.clear();
+                return Ok(mask);
+            }
+            if kept.len() == KEPT {
+                kept.pop_front();
+            }
+            kept.push_back((state, Arc::clone(&mask)));
+            Ok(mask)
+        }));
+        mask.map_err(|error| error.to_string())
+    }
+}
+
+fn words(set: SimpleVob) -> Mask {
+    Vec::from(set).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use llguidance::api::TopLevelGrammar;
+    use serde_json::json;
+
+    use super::{KEPT, Mask, Masks};
+    use crate::Tokenizer;
+    use crate::grammar::{ForcedCalls, Format, Grammars, grammar_of};
+
+    fn tiny() -> Arc<Tokenizer> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/tokenizer.json");
+        Arc::new(Tokenizer::from_files(&std::fs::read(file).expect("a file"), None).expect("a tokenizer"))
+    }
+
+    fn grammars_to_walk() -> Vec<TopLevelGrammar> {
+        let schema = json!({"type": "object", "required": ["a", "b"], "properties": {"a": {"type": "string", "maxLength": 9},
+            "b": {"type": "array", "items": {"enum": ["x", 1, {"c": null}]}}, "d": {"type": "string", "pattern": "^[a-z]+(-[a-z]+)*$"}}});
+        let formats = [
+            Format::JsonObject,
+            Format::JsonSchema(schema.clone()),
+            Format::Regex(r"(\w+[ ,.;<>\n]*)+".into()),
+            Format::Regex("(ab?c|[x-z]{2,5})+".into()),
+            Format::Lark("start: (LINE \"\\n\")+\nLINE: /[^\\n]+/".into()),
+            Format::Lark("start: (a | b)+\na: /[a-c]+/ \"-\" b?\nb: \"[\" /[^\\]]*/ \"]\"".into()),
+        ];
+        let definitions = [json!({"type": "function", "function": {"name": "f", "parameters":
+            {"type": "object", "properties": {"text": {"type": "string"}, "value": schema}, "required": ["text"]}}})];
+        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: true };
+        let calls = TopLevelGrammar::from_lark(calls.grammar(true));
+        formats.iter().map(|format| grammar_of(format).expect("a format")).chain([calls]).collect()
+    }
+
+    fn next(masks: &mut Masks) -> Mask {
+        masks.next().expect("something may come")
+    }
+
+    /// Whichever tokens come, a mask that was kept is the one that would be made.
+    #[test]
+    fn what_is_kept_is_what_holds() {
+        let tokenizer = tiny();
+        let stop = tokenizer.id("<|im_end|>").expect("a stop token");
+        let grammars = Grammars::new(tokenizer, &[stop]).expect("grammars");
+        let (mut random, mut reused) = (7u64, 0);
+        for grammar in grammars_to_walk() {
+            let begin = grammars.masks(grammar).expect("a grammar");
+            for _ in 0..6 {
+                let (mut masks, mut anew) = (begin.clone(), begin.clone());
+                let mut seen = HashSet::new();
+                for _ in 0..120 {
+                    anew.kept.clear();
+                    let mask = next(&mut masks);
+                    assert_eq!(mask, next(&mut anew));
+                    assert!(masks.kept.len() <= KEPT);
+                    reused += usize::from(!seen.insert(Arc::as_ptr(&mask)));
+                    let allowed: Vec<u32> = (0..mask.len() as u32 * 32)
+                        .filter(|&id| id != stop && mask[id as usize / 32] >> (id % 32) & 1 == 1)
+                        .collect();
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let Some(&token) = allowed.get((random >> 33) as usize % allowed.len().max(1)) else { break };
+                    masks.consume(token).expect("an allowed token");
+                    anew.consume(token).expect("an allowed token");
+                }
+            }
+        }
+        assert!(reused > 500, "{reused}");
+    }
+}
