@@ -129,45 +129,4 @@ template <class T> LILY_INLINE T atomic_fetch_min_explicit(atomic<T>* a, Same<T>
   return atomicMin(&a->value, x);
 }
 
-// Where an element lies is what mma.sync wants of an accumulator: row lane / 4, columns lane % 4 * 2 and the next. A right
-// factor passes through a transposition on its way into the product.
-template <class T, int ROWS, int COLUMNS> struct simdgroup_matrix {
-  static_assert(ROWS == 8 && COLUMNS == 8, "Metal's matrices are 8 x 8");
-  vec<T, 2> elements;
-  simdgroup_matrix() = default;
-  explicit LILY_INLINE simdgroup_matrix(T value) : elements(value) {}
-  LILY_INLINE vec<T, 2>& thread_elements() { return elements; }
-};
-typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
-typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
-
-template <class T, int ROWS, int COLUMNS> LILY_INLINE simdgroup_matrix<T, ROWS, COLUMNS> make_filled_simdgroup_matrix(T value) {
-  return simdgroup_matrix<T, ROWS, COLUMNS>(value);
-}
-LILY_INLINE ulong matrix_element(int index, ulong per_row, ulong2 origin, bool transposed) {
-  const ulong row = lily_cuda::lane() / 4, column = lily_cuda::lane() % 4 * 2 + ulong(index);
-  return origin.x + origin.y * per_row + (transposed ? column * per_row + row : row * per_row + column);
-}
-template <class T>
-LILY_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& to, const T* from, ulong per_row = 8, ulong2 origin = ulong2(0),
-                                bool transposed = false) {
-  for (int i = 0; i < 2; i++) to.elements[i] = from[matrix_element(i, per_row, origin, transposed)];
-}
-template <class T>
-LILY_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& from, T* to, ulong per_row = 8, ulong2 origin = ulong2(0),
-                                 bool transposed = false) {
-  for (int i = 0; i < 2; i++) to[matrix_element(i, per_row, origin, transposed)] = from.elements[i];
-}
-// d = a·b + c: the upper half of an m16n8k8 product; the lower half's factors are zero.
-LILY_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<float, 8, 8>& d, const simdgroup_matrix<half, 8, 8>& a,
-                                               const simdgroup_matrix<half, 8, 8>& b, const simdgroup_matrix<float, 8, 8>& c) {
-  const uint left = as_type<uint>(a.elements), right = as_type<uint>(b.elements), zero = 0;
-  uint turned;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(right));
-  asm("{ .reg .f32 unused<2>;\n"
-      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, unused0, unused1}, {%2, %3}, {%4}, {%5, %6, %7, %7}; }"
-      : "=f"(d.elements.x), "=f"(d.elements.y)
-      : "r"(left), "r"(zero), "r"(turned), "f"(c.elements.x), "f"(c.elements.y), "f"(0.0f));
-}
-
 }  // namespace metal

@@ -28,30 +28,27 @@ pub struct FunctionConstant {
 pub struct Library {
     files: Vec<File>,
     kernels: Vec<Kernel>,
+    cuda_variants: Vec<(String, String)>,
 }
 
 impl Library {
-    /// Reads all `*.metal` and `*.h` of a folder.
+    /// Reads all `*.metal` and `*.h` of a folder, and CUDA's variants of them from its folder `cuda`, if it has one.
     ///
     /// # Errors
     /// Every breach of the dialect that was found, or the file that can't be read.
     pub fn parse(directory: &Path) -> Result<Self, Error> {
-        let unreadable = |file: &Path, why: std::io::Error| {
-            let message = format!("{} can't be read: {why}", file.display());
-            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            Error::new(vec![Fault { file: name, line: 0, message }])
-        };
-        let mut sources = Vec::new();
-        let listing = std::fs::read_dir(directory).map_err(|why| unreadable(directory, why))?;
-        for entry in listing {
-            let path = entry.map_err(|why| unreadable(directory, why))?.path();
-            if !path.extension().is_some_and(|extension| extension == "metal" || extension == "h") {
-                continue;
-            }
-            let text = std::fs::read_to_string(&path).map_err(|why| unreadable(&path, why))?;
-            sources.push((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), text));
-        }
-        Self::from_sources(&sources)
+        let library = Self::from_sources(&texts(directory, &["metal", "h"])?)?;
+        let variants = directory.join("cuda");
+        Ok(library.with_cuda_variants(if variants.is_dir() { texts(&variants, &["cu", "h"])? } else { Vec::new() }))
+    }
+
+    /// Takes other texts (name, text) for some files where CUDA's source is made. `X.cu` stands for `X.metal` and defines
+    /// the functions of its kernels, with the same arguments, grids and threads; `X.h` for `X.h`. Where there is no such file
+    /// it is CUDA's own, whose kernels define their entries themselves. They are CUDA C++, which is not looked into here.
+    #[must_use]
+    pub fn with_cuda_variants(self, mut variants: Vec<(String, String)>) -> Self {
+        variants.sort();
+        Self { cuda_variants: variants, ..self }
     }
 
     /// Joins sources given as (name, text); names end in `.metal` or `.h`.
@@ -70,7 +67,7 @@ impl Library {
         if !faults.is_empty() {
             return Err(Error::new(faults));
         }
-        let mut library = Self { files: in_order_of_includes(files)?, kernels: Vec::new() };
+        let mut library = Self { files: in_order_of_includes(files)?, kernels: Vec::new(), cuda_variants: Vec::new() };
         library.read_kernels(&mut faults);
         dialect::check(&library, &mut faults);
         if faults.is_empty() { Ok(library) } else { Err(Error::new(faults)) }
@@ -98,6 +95,11 @@ impl Library {
             .collect();
         constants.sort_by_key(|constant| constant.index);
         constants
+    }
+
+    /// CUDA's text in the place of a file, by `X.h` or `X.cu`.
+    pub(crate) fn cuda_variants(&self) -> &[(String, String)] {
+        &self.cuda_variants
     }
 
     /// All files, headers before those that include them.
@@ -153,6 +155,24 @@ impl Library {
         let file = self.files.iter().find(|file| file.source.name == kernel.file);
         file.map_or(0, |file| file.source.line(kernel.last_token))
     }
+}
+
+/// The files of a folder with one of these extensions, as (name, text).
+fn texts(directory: &Path, extensions: &[&str]) -> Result<Vec<(String, String)>, Error> {
+    let unreadable = |file: &Path, why: std::io::Error| {
+        let message = format!("{} can't be read: {why}", file.display());
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Error::new(vec![Fault { file: name, line: 0, message }])
+    };
+    let mut texts = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(|why| unreadable(directory, why))? {
+        let path = entry.map_err(|why| unreadable(directory, why))?.path();
+        if path.extension().is_some_and(|extension| extensions.iter().any(|wanted| extension == *wanted)) {
+            let text = std::fs::read_to_string(&path).map_err(|why| unreadable(&path, why))?;
+            texts.push((path.file_name().unwrap_or_default().to_string_lossy().into_owned(), text));
+        }
+    }
+    Ok(texts)
 }
 
 /// Sorted by name, but each header before the first file that includes it.

@@ -166,6 +166,38 @@ fn the_cuda_source_stands_alone_and_has_entries() {
 }
 
 #[test]
+fn a_variant_stands_in_cudas_source_for_its_file() {
+    let with = |variants: &[(&str, &str)]| {
+        let variants = variants.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())).collect();
+        library().with_cuda_variants(variants)
+    };
+    let library = with(&[
+        ("scale.cu", "\n// CUDA's own\n"),
+        ("a_kernel.cu", "#include \"more.h\"\nint after;\n"),
+        ("more.h", "#pragma once\nint more;\n"),
+    ]);
+    let text = library.cuda_source();
+    assert!(!text.contains("#include \"") && !text.contains("* p.scale"), "{text}");
+    assert_eq!(line_of(&text, "int more").0, 2);
+    assert_eq!(line_of(&text, "// CUDA's own").0, 2);
+    let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part} in\n{text}"));
+    assert!(place("LILY_HIDDEN") < place("// CUDA's own"));
+    // What is nobody's variant comes last, headers before those that include them.
+    assert!(place("lily_scale_half_4") < place("int more") && place("int more") < place("int after"));
+    // Its kernels have the entries that they had, behind it; those of Metal 4 have none.
+    let entries = |text: &str| {
+        text.lines()
+            .filter_map(|line| line.split_once("__global__"))
+            .map(|(_, entry)| entry.to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert!(place("// CUDA's own") < place("lily_scale_half_4"));
+    let own: Vec<_> =
+        entries(&self::library().cuda_source()).into_iter().filter(|entry| !entry.contains("_tensor")).collect();
+    assert_eq!(entries(&text), own);
+}
+
+#[test]
 fn the_metal_source_is_the_files_with_their_includes_resolved() {
     let text = library().metal_source();
     let head = "#include <metal_stdlib>\n#if __METAL_VERSION__ >= 400\n#include <metal_tensor>\n#endif\n#line 1 \"kernels/model.h\"\n";
@@ -189,7 +221,7 @@ fn the_rust_bindings() {
          assert!(std::mem::offset_of!(Row, weight) == 4); };",
         "pub static SCALE_HALF_4: Kernel = Kernel { name: \"scale_half_4\", file: \"scale.metal\", arguments: &[Argument { \
          name: \"x\", slot: 0, access: Access::Read, element: \"half\", element_bytes: 2 },",
-        "parameters_slot: 3, parameters_size: 8, max_threads: 128, threadgroup_bytes: 592 };",
+        "parameters_slot: 3, parameters_size: 8, max_threads: 128, threadgroup_bytes: 592, launch_bytes: 0 };",
         "pub static ALL: &[&Kernel] = &[&SCALE_HALF_4, &SCALE_FLOAT_2, &CLEAR, &CLEAR_TENSOR];",
         // Elements differ, so each instantiation has a struct of its own.
         "pub struct ScaleHalf4 {\n    /// `device const half*`: `[rows][HIDDEN]`\n    pub x: Slice<half::f16>,",

@@ -15,7 +15,8 @@ const SHIM: &[(&str, &str)] = &[
 ];
 
 impl Library {
-    /// The whole library as one C++20 text for NVRTC, which needs no headers beside it.
+    /// The whole library as one C++20 text for NVRTC, which needs no headers beside it. Files that have a variant for CUDA are
+    /// in it as that; CUDA's own files come last, each behind those that it includes.
     ///
     /// A kernel `name` becomes `extern "C" __global__ void lily_name(…)`, with its buffers in the order of their slots and
     /// then its parameter struct by value. A function constant `NAME` takes the value of the macro `LILY_NAME`.
@@ -24,14 +25,58 @@ impl Library {
         let mut text = String::new();
         for (name, header) in SHIM {
             let _ = writeln!(text, "#line 1 \"shim/{name}\"");
-            for line in header.lines() {
-                let resolved = line.starts_with("#include \"") || line.starts_with("#pragma once");
-                text.push_str(if resolved { "" } else { line });
-                text.push('\n');
+            push_resolved(&mut text, header);
+        }
+        let push_variant = |text: &mut String, (name, variant): &(String, String)| {
+            let _ = writeln!(text, "#line 1 \"kernels/cuda/{name}\"");
+            push_resolved(text, variant);
+        };
+        let is_variant_of = |variant: &str, file: &File| {
+            file.source.name == variant
+                || Some(file.source.name.trim_end_matches(".metal")) == variant.strip_suffix(".cu")
+        };
+        // Headers first: a variant may use others than its file does.
+        let (headers, kernels): (Vec<&File>, _) =
+            self.trees().iter().partition(|file| file.source.name.ends_with(".h"));
+        for file in headers.into_iter().chain(kernels) {
+            let Some(variant) = self.cuda_variants().iter().find(|(name, _)| is_variant_of(name, file)) else {
+                text += &joined(&[file], |file, edits| edit(self, file, edits));
+                continue;
+            };
+            push_variant(&mut text, variant);
+            for kernel in kernels_of(self, file).filter(|kernel| !kernel.name.ends_with("_tensor")) {
+                let _ = writeln!(text, "{}", entry(kernel));
             }
         }
-        let files: Vec<&File> = self.trees().iter().collect();
-        text + &joined(&files, |file, edits| edit(self, file, edits))
+        let own = |(name, _): &&(String, String)| !self.trees().iter().any(|file| is_variant_of(name, file));
+        for file in in_order_of_includes(self.cuda_variants().iter().filter(own).collect()) {
+            push_variant(&mut text, file);
+        }
+        text
+    }
+}
+
+/// Each file behind those that it includes.
+fn in_order_of_includes(mut files: Vec<&(String, String)>) -> Vec<&(String, String)> {
+    let mut order: Vec<&(String, String)> = Vec::new();
+    while !files.is_empty() {
+        let waits = |text: &str| {
+            let include = |(name, _): &&(String, String)| text.contains(&format!("#include \"{name}\""));
+            files.iter().any(include)
+        };
+        // In a ring of includes none is first.
+        let next = files.iter().position(|(_, text)| !waits(text)).unwrap_or(0);
+        order.push(files.remove(next));
+    }
+    order
+}
+
+/// Adds a file without the includes, which the whole text resolves; its lines stay what they are.
+fn push_resolved(text: &mut String, file: &str) {
+    for line in file.lines() {
+        let resolved = line.starts_with("#include \"") || line.starts_with("#pragma once");
+        text.push_str(if resolved { "" } else { line });
+        text.push('\n');
     }
 }
 

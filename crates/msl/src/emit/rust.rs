@@ -128,7 +128,7 @@ fn kernel_constant(text: &mut String, kernel: &Kernel) {
     let _ = writeln!(
         text,
         "/// `{}` of `kernels/{}`.\npub static {}: Kernel = Kernel {{ name: \"{}\", file: \"{}\", arguments: &[{}], \
-         parameters_slot: {slot}, parameters_size: {}, max_threads: {}, threadgroup_bytes: {} }};",
+         parameters_slot: {slot}, parameters_size: {}, max_threads: {}, threadgroup_bytes: {}, launch_bytes: 0 }};",
         kernel.name,
         kernel.file,
         constant_name(&kernel.name),
@@ -194,15 +194,18 @@ fn arguments(text: &mut String, source: &Source, function: &Function, family: &[
         (
             "kernel: &'static Kernel, ",
             format!(
-                "        assert!(Self::KERNELS.iter().any(|one| std::ptr::eq(*one, kernel)), \"{{}} is no {name}\", kernel.name);\n"
+                "        assert_eq!(kernel.arguments, Self::KERNELS[0].arguments, \"{{}} is no {name}\", kernel.name);\n"
             ),
             "kernel".to_owned(),
         )
     } else {
         ("", String::new(), format!("kernel: {}", kernels[0]))
     };
-    let panics =
-        if is_family { "    ///\n    /// # Panics\n    /// If `kernel` is none of [`Self::KERNELS`].\n" } else { "" };
+    let panics = if is_family {
+        "    ///\n    /// # Panics\n    /// If `kernel` takes other buffers than [`Self::KERNELS`] do.\n"
+    } else {
+        ""
+    };
     let _ = writeln!(
         text,
         "}}\nimpl {struct_name} {{\n    /// The kernels that take them.\n    pub const KERNELS: &'static [&'static Kernel] = \
