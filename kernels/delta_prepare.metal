@@ -5,14 +5,16 @@
 // The last row of a segment writes the sequence's next window, oldest first. VALUE_HEADS is even, so that the rows of
 // `projected` stay aligned.
 //
-// Memory: a SIMD-group makes one head of one row, four channels a lane, in 16-byte pieces; neighbouring rows find each
-// other's values in the cache.
-// Grid {ceil((2 * KEY_HEADS + VALUE_HEADS) / 4), rows, 1}, 128 threads: four heads.
+// Memory: a SIMD-group makes one head of PREPARE_ROWS rows one after the other, four channels a lane, in 16-byte pieces. The
+// taps and, from row to row, the inputs that the next one needs stay in registers, so each is read once.
+// Grid {ceil((2 * KEY_HEADS + VALUE_HEADS) / 4), ceil(rows / PREPARE_ROWS), 1}, 128 threads: four heads.
 #include <metal_stdlib>
 #include "delta.h"
 #include "model.h"
 #include "numbers.h"
 using namespace metal;
+
+constant constexpr uint PREPARE_ROWS = 8;  // of a SIMD-group
 
 [[kernel, max_total_threads_per_threadgroup(128)]] void delta_prepare(
     device const float* projected [[buffer(0)]],  // [rows][q KEY_HEADS heads | k as many | v VALUE_HEADS heads | z as
@@ -27,16 +29,17 @@ using namespace metal;
     device float* convolved [[buffer(8)]],  // [rows][channels]
     device float* decay [[buffer(9)]],      // [rows][VALUE_HEADS]
     device float* beta [[buffer(10)]],      // [rows][VALUE_HEADS]
+    constant CountParams& p [[buffer(11)]],  // rows
     uint3 group [[threadgroup_position_in_grid]],
     uint thread_index [[thread_index_in_threadgroup]],
     uint simd [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  const uint row = group.y;
-  if (rows[row].slot == NONE) return;
-  const Segment segment = segments[rows[row].segment];
+  const uint first = group.y * PREPARE_ROWS, end = min(first + PREPARE_ROWS, p.count);
   const uint channels = delta_channels(), width = delta_width();
   if (group.x == 0) {
-    for (uint head = thread_index; head < VALUE_HEADS; head += 128) {
+    for (uint i = thread_index; i < (end - first) * VALUE_HEADS; i += 128) {
+      const uint row = first + i / VALUE_HEADS, head = i % VALUE_HEADS;
+      if (rows[row].slot == NONE) continue;
       const float2 gates = delta_gates(projected + row * width, a_log, dt_bias, head);
       decay[row * VALUE_HEADS + head] = gates.x;
       beta[row * VALUE_HEADS + head] = gates.y;
@@ -46,31 +49,46 @@ using namespace metal;
   if (head >= channels / DELTA_HEAD) return;
 
   const uint channel = head * DELTA_HEAD + lane * 4;
-  const uint place = row - segment.first_row;
-  const uint flip = sequences[segment.slot].flip;
-  device float* held = window + (segment.slot * 2 + flip) * (CONV_WIDTH - 1) * channels + channel;
+  float4 taps[4];  // by channel
+#pragma unroll
+  for (uint c = 0; c < 4; c++) taps[c] = ((device const float4*)conv)[channel + c];
   float4 inputs[CONV_WIDTH];
+  uint held_segment = NONE;  // whose row before this one the inputs belong to
+  for (uint row = first; row < end; row++) {
+    const Row record = rows[row];
+    if (record.slot == NONE) continue;
+    const Segment segment = segments[record.segment];
+    const uint place = row - segment.first_row;
+    const uint flip = sequences[segment.slot].flip;
+    if (record.segment == held_segment) {
 #pragma unroll
-  for (uint j = 0; j < CONV_WIDTH; j++) {
-    const uint back = CONV_WIDTH - 1 - j;
-    device const float* input = held + (place + j) * channels;
-    if (back <= place) input = projected + (row - back) * width + channel;
-    inputs[j] = *(device const float4*)input;
-  }
-  device const float4* taps = (device const float4*)conv + channel;
-  float4 u;
+      for (uint j = 0; j + 1 < CONV_WIDTH; j++) inputs[j] = inputs[j + 1];
+    } else {
+      device const float* held = window + (segment.slot * 2 + flip) * (CONV_WIDTH - 1) * channels + channel;
 #pragma unroll
-  for (uint c = 0; c < 4; c++) {
-    float sum = 0.0f;
+      for (uint j = 0; j + 1 < CONV_WIDTH; j++) {
+        const uint back = CONV_WIDTH - 1 - j;
+        device const float* input = held + (place + j) * channels;
+        if (back <= place) input = projected + (row - back) * width + channel;
+        inputs[j] = *(device const float4*)input;
+      }
+      held_segment = record.segment;
+    }
+    inputs[CONV_WIDTH - 1] = *(device const float4*)(projected + row * width + channel);
+    float4 u;
 #pragma unroll
-    for (uint j = 0; j < CONV_WIDTH; j++) sum = fma(inputs[j][c], taps[c][j], sum);
-    u[c] = silu(sum);
-  }
-  if (head < 2 * KEY_HEADS) u = u * unit_factor(simd_sum(dot(u, u)), head < KEY_HEADS);
-  *(device float4*)(convolved + row * channels + channel) = u;
+    for (uint c = 0; c < 4; c++) {
+      float sum = 0.0f;
+#pragma unroll
+      for (uint j = 0; j < CONV_WIDTH; j++) sum = fma(inputs[j][c], taps[c][j], sum);
+      u[c] = silu(sum);
+    }
+    if (head < 2 * KEY_HEADS) u = u * unit_factor(simd_sum(dot(u, u)), head < KEY_HEADS);
+    *(device float4*)(convolved + row * channels + channel) = u;
 
-  if (place + 1 == segment.rows) {
-    device float* next = window + (segment.slot * 2 + (flip ^ 1)) * (CONV_WIDTH - 1) * channels + channel;
-    for (uint j = 0; j < CONV_WIDTH - 1; j++) *(device float4*)(next + j * channels) = inputs[j + 1];
+    if (place + 1 == segment.rows) {
+      device float* next = window + (segment.slot * 2 + (flip ^ 1)) * (CONV_WIDTH - 1) * channels + channel;
+      for (uint j = 0; j < CONV_WIDTH - 1; j++) *(device float4*)(next + j * channels) = inputs[j + 1];
+    }
   }
 }

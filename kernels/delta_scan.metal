@@ -2,6 +2,9 @@
 //   S = decay * S;  u = beta * (v - S k);  S = S + u k^T;  o = S q.
 // The state is read from [flip] and, when all tokens are done, written to [flip ^ 1].
 //
+// Two tokens at a time: with S0 the state before them, S1 = a1 S0 + u1 k1^T makes S1 k2 = a1 S0 k2 + u1 (k1 k2), and the outputs
+// likewise, so the long products of both are of S0 and wait for nothing.
+//
 // Memory: the state stays in registers from the first token to the last. A SIMD-group holds 8 rows v: four pairs by
 // eight slices of k, 2 x 16 values a lane. q, k, v, decay and beta pass through threadgroup memory, 8 tokens at a
 // time, while the 8 before are computed.
@@ -56,45 +59,80 @@ inline float sum_of_eight(float x) {
     for (uint j = 0; j < 4; j++) s[r][j] = states[flip * half_of_states + home + r * DELTA_HEAD / 4 + j * 8];
 
   for (uint first = 0, buffer = 0; first < segment.rows + SCAN_TOKENS; first += SCAN_TOKENS, buffer ^= 1) {
-    // Stages the tokens from `first` on, then computes those before them.
-    for (uint t = simd; t < SCAN_TOKENS; t += 4) {
-      if (first + t >= segment.rows) break;
-      const uint row = segment.first_row + first + t;
+    // The tokens from `first` on are on their way while those before them are computed, and then staged.
+    float4 next_q[SCAN_TOKENS / 4], next_k[SCAN_TOKENS / 4];
+    float next_v[SCAN_TOKENS / 4];
+    float2 next_gates[SCAN_TOKENS / 4];
+#pragma unroll
+    for (uint i = 0; i < SCAN_TOKENS / 4; i++) {
+      if (first + i * 4 + simd >= segment.rows) break;
+      const uint row = segment.first_row + first + i * 4 + simd;
       device const float* from = convolved + row * channels;
-      queries[buffer][t][lane] = ((device const float4*)(from + key_head * DELTA_HEAD))[lane];
-      keys[buffer][t][lane] = ((device const float4*)(from + (KEY_HEADS + key_head) * DELTA_HEAD))[lane];
-      values[buffer][t][lane] = from[(2 * KEY_HEADS + head) * DELTA_HEAD + group.x * SCAN_ROWS + lane];
-      if (lane == 0) gates[buffer][t] = float2(decay[row * VALUE_HEADS + head], beta[row * VALUE_HEADS + head]);
+      next_q[i] = ((device const float4*)(from + key_head * DELTA_HEAD))[lane];
+      next_k[i] = ((device const float4*)(from + (KEY_HEADS + key_head) * DELTA_HEAD))[lane];
+      next_v[i] = from[(2 * KEY_HEADS + head) * DELTA_HEAD + group.x * SCAN_ROWS + lane];
+      next_gates[i] = float2(decay[row * VALUE_HEADS + head], beta[row * VALUE_HEADS + head]);
     }
-    for (uint t = 0; first != 0 && t < SCAN_TOKENS; t++) {
+    for (uint t = 0; first != 0 && t < SCAN_TOKENS; t += 2) {
       const uint token = first - SCAN_TOKENS + t;
       if (token >= segment.rows) break;
-      float4 q[4], k[4];
-      float of_k[2] = {0.0f, 0.0f}, of_q[2] = {0.0f, 0.0f}, qk = 0.0f;
+      const bool both = token + 1 < segment.rows;  // else the second changes nothing: k = 0, decay 1
+      float4 q[2][4], k[2][4];
+      float of_k[2][2], of_q[2][2], qk[2] = {0.0f, 0.0f}, kk = 0.0f, second_of_first = 0.0f;
+#pragma unroll
+      for (uint i = 0; i < 2; i++)
+#pragma unroll
+        for (uint r = 0; r < 2; r++) of_k[i][r] = of_q[i][r] = 0.0f;
 #pragma unroll
       for (uint j = 0; j < 4; j++) {
-        q[j] = queries[buffer ^ 1][t][slice + j * 8];
-        k[j] = keys[buffer ^ 1][t][slice + j * 8];
-        qk += dot(q[j], k[j]);
 #pragma unroll
-        for (uint r = 0; r < 2; r++) {
-          of_k[r] += dot(s[r][j], k[j]);
-          of_q[r] += dot(s[r][j], q[j]);
+        for (uint i = 0; i < 2; i++) {
+          q[i][j] = queries[buffer ^ 1][t + i][slice + j * 8];
+          k[i][j] = keys[buffer ^ 1][t + i][slice + j * 8];
+          if (i == 1 && !both) q[i][j] = k[i][j] = float4(0.0f);
+          qk[i] += dot(q[i][j], k[i][j]);
+#pragma unroll
+          for (uint r = 0; r < 2; r++) {
+            of_k[i][r] += dot(s[r][j], k[i][j]);
+            of_q[i][r] += dot(s[r][j], q[i][j]);
+          }
         }
+        kk += dot(k[1][j], k[0][j]);
+        second_of_first += dot(q[1][j], k[0][j]);
       }
-      qk = sum_of_eight(qk);
-      const float alpha = gates[buffer ^ 1][t].x;
-      float2 out;
+      qk[0] = sum_of_eight(qk[0]);
+      qk[1] = sum_of_eight(qk[1]);
+      kk = sum_of_eight(kk);
+      second_of_first = sum_of_eight(second_of_first);
+      const float2 gate = gates[buffer ^ 1][t];
+      const float2 second = both ? gates[buffer ^ 1][t + 1] : float2(1.0f, 0.0f);
+      float2 out[2];
 #pragma unroll
       for (uint r = 0; r < 2; r++) {
-        // S q after the step is alpha S q + u (k q): both products are of the state before, so neither waits.
-        const float u = gates[buffer ^ 1][t].y * (values[buffer ^ 1][t][v + r] - alpha * sum_of_eight(of_k[r]));
-        out[r] = alpha * sum_of_eight(of_q[r]) + u * qk;
+        // All products are of the state before the pair, so that none waits for another.
+        const float v0 = values[buffer ^ 1][t][v + r], v1 = both ? values[buffer ^ 1][t + 1][v + r] : 0.0f;
+        const float u0 = gate.y * (v0 - gate.x * sum_of_eight(of_k[0][r]));
+        const float u1 = second.y * (v1 - second.x * (gate.x * sum_of_eight(of_k[1][r]) + u0 * kk));
+        out[0][r] = gate.x * sum_of_eight(of_q[0][r]) + u0 * qk[0];
+        out[1][r] = second.x * (gate.x * sum_of_eight(of_q[1][r]) + u0 * second_of_first) + u1 * qk[1];
 #pragma unroll
-        for (uint j = 0; j < 4; j++) s[r][j] = fma(s[r][j], float4(alpha), u * k[j]);
+        for (uint j = 0; j < 4; j++)
+          s[r][j] = fma(s[r][j], float4(gate.x * second.x), fma(k[0][j], float4(second.x * u0), u1 * k[1][j]));
       }
       const uint to = ((segment.first_row + token) * VALUE_HEADS + head) * DELTA_HEAD + group.x * SCAN_ROWS + v;
-      if (slice == 0) *(device float2*)(o + to) = out;
+      if (slice == 0) {
+        *(device float2*)(o + to) = out[0];
+        if (both) *(device float2*)(o + to + VALUE_HEADS * DELTA_HEAD) = out[1];
+      }
+    }
+#pragma unroll
+    for (uint i = 0; i < SCAN_TOKENS / 4; i++) {
+      const uint t = i * 4 + simd;
+      if (first + t >= segment.rows) break;
+      queries[buffer][t][lane] = next_q[i];
+      keys[buffer][t][lane] = next_k[i];
+      values[buffer][t][lane] = next_v[i];
+      if (lane == 0) gates[buffer][t] = next_gates[i];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }

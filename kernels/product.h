@@ -5,6 +5,7 @@
 // values are already on their way into registers.
 #pragma once
 #include "quantized.h"
+#include "rebuild.h"
 #include "tile.h"
 
 constant constexpr uint PRODUCT_COLUMNS = 64;        // outputs of a threadgroup
@@ -56,7 +57,7 @@ struct Product {
     float scale = float(source.scales[0]), bias = float(source.biases[0]);
     for (uint step = 0; step < inner / GROUP; step++) {
 #pragma unroll
-      for (uint i = 0; i < ROWS / 16; i++) row_place[i * 16 * PRODUCT_STRIDE / 8] = x[i];
+      for (uint i = 0; i < ROWS / 16; i++) row_place[i * 16 * PRODUCT_STRIDE / 8] = staged_columns(x[i]);
 #pragma unroll
       for (uint i = 0; i < 4; i++) weight_place[i] = rebuild(w[i], scale, bias);
       metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
@@ -80,14 +81,5 @@ struct Product {
     tile.store(index, out);
     metal::simdgroup_barrier(metal::mem_flags::mem_threadgroup);
     return out;
-  }
-
-  // Eight weights of a word, low nibble first, as eight halves.
-  static uint4 rebuild(uint word, float scale, float bias) {
-    const float4 low = float4((uint4(word) >> uint4(0, 4, 8, 12)) & 15u);
-    const float4 high = float4((uint4(word) >> uint4(16, 20, 24, 28)) & 15u);
-    const half4 a = half4(metal::fma(low, float4(scale), float4(bias)));
-    const half4 b = half4(metal::fma(high, float4(scale), float4(bias)));
-    return uint4(as_type<uint2>(a), as_type<uint2>(b));
   }
 };

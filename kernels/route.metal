@@ -10,6 +10,8 @@
 #include "top_experts.h"
 using namespace metal;
 
+constant constexpr uint SORT_PAIRS = 16;  // that a lane looks at together
+
 [[kernel, max_total_threads_per_threadgroup(128)]] void route_top8(
     device const float* logits [[buffer(0)]],  // [rows][EXPERTS + 1], the last is the shared expert's
     device uint* chosen [[buffer(1)]],         // [rows][CHOSEN]
@@ -56,8 +58,10 @@ using namespace metal;
   const uint pairs = p.rows * CHOSEN;
   atomic_store_explicit(&counts[thread_index], 0u, memory_order_relaxed);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (uint pair = thread_index; pair < pairs; pair += 256)
-    atomic_fetch_add_explicit(&counts[chosen[pair]], 1u, memory_order_relaxed);
+  for (uint pair = thread_index * 4; pair < pairs; pair += 1024) {
+    const uint4 experts = *(device const uint4*)(chosen + pair);
+    for (uint i = 0; i < 4; i++) atomic_fetch_add_explicit(&counts[experts[i]], 1u, memory_order_relaxed);
+  }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   const uint count = atomic_load_explicit(&counts[thread_index], memory_order_relaxed);
   const uint blocks = (count + p.tile - 1) / p.tile;
@@ -96,20 +100,28 @@ using namespace metal;
   for (uint done = lane * p.tile; done < own; done += 32 * p.tile)
     map[first_blocks[expert] + done / p.tile] = Block{expert, firsts[expert] + done, min(p.tile, own - done)};
   uint place = firsts[expert];
-  for (uint base = 0; base < pairs; base += 128) {
-    const uint pair = base + lane * 4;  // and three more
-    const uint4 experts = pair < pairs ? *(device const uint4*)(chosen + pair) : uint4(NONE);
+  for (uint base = 0; base < pairs; base += 32 * SORT_PAIRS) {
+    const uint own_pairs = base + lane * SORT_PAIRS;
+    uint4 experts[SORT_PAIRS / 4];
     uint here = 0;
-    for (uint i = 0; i < 4; i++) here += experts[i] == expert ? 1u : 0u;
+#pragma unroll
+    for (uint n = 0; n < SORT_PAIRS / 4; n++) {
+      const uint pair = own_pairs + n * 4;
+      experts[n] = pair < pairs ? *(device const uint4*)(chosen + pair) : uint4(NONE);
+      for (uint i = 0; i < 4; i++) here += experts[n][i] == expert ? 1u : 0u;
+    }
     const uint before = simd_prefix_exclusive_sum(here);
     uint at = place + before;
-    for (uint i = 0; i < 4; i++) {
-      if (experts[i] != expert) continue;
-      const uint number = pair / CHOSEN * RANKS + (pair + i) % CHOSEN;
-      order[at] = number;
-      places[number] = at;
-      at++;
-    }
+#pragma unroll
+    for (uint n = 0; n < SORT_PAIRS / 4; n++)
+      for (uint i = 0; i < 4; i++) {
+        if (experts[n][i] != expert) continue;
+        const uint pair = own_pairs + n * 4 + i;
+        const uint number = pair / CHOSEN * RANKS + pair % CHOSEN;
+        order[at] = number;
+        places[number] = at;
+        at++;
+      }
     place += simd_shuffle(before + here, 31);
   }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lily_backend::{Backend, BackendError, Draw, Output, Sampling, Segment, Want};
 use lily_checkpoint::{Bytes, Checkpoint};
-use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket};
+use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket, Tiles};
 use lily_gpu::plan::Plan;
 use lily_gpu::{GpuBackend, Snapshot, State};
 use lily_host::HostDevice;
@@ -38,8 +38,8 @@ impl Device for Frail {
         self.device.limits()
     }
 
-    fn tensor_tiles(&self) -> bool {
-        self.device.tensor_tiles()
+    fn tiles(&self) -> Tiles {
+        self.device.tiles()
     }
 
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {

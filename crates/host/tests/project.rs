@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    Argument, BY_CPU, Bound, EPSILON, ODD, PRODUCT_BY_CPU, QWEN, Quantised, Random, Shape, TINY, close, close_to_cpu,
-    full_size, launch, unwritten,
+    Argument, BY_CPU, Bound, EPSILON, ODD, PRODUCT_BY_CPU, QWEN, Quantised, Random, Shape, TINY, close, full_size,
+    launch, unwritten,
 };
 use lily_cpu::functions as cpu;
 
@@ -39,12 +39,15 @@ fn check_project_norm(shape: &Shape, outputs: [usize; 4], seed: u64) {
     // An absent matrix is bound to something all the same.
     let matrices = outputs.map(|rows| Quantised::new(&mut random, rows.max(4), shape.hidden, 4));
     let total: usize = outputs.iter().sum();
-    let input = normalised(&x, &gain);
-    let mut expected = vec![0.0; 8 * total];
+    let (input, input_by_cpu) = (normalised(&x, &gain), cpu::rms_norm(&x, &gain, EPSILON));
+    let (mut expected, mut by_cpu) = (vec![0.0; 8 * total], vec![0.0; 8 * total]);
     let mut first = 0;
     for (matrix, &count) in matrices.iter().zip(&outputs).filter(|(_, count)| **count > 0) {
         for (row, part) in matrix.product(0, &input).chunks_exact(count).enumerate() {
             expected[row * total + first..][..count].copy_from_slice(part);
+        }
+        for (row, part) in cpu::product(matrix.matrix(0), &input_by_cpu).chunks_exact(count).enumerate() {
+            by_cpu[row * total + first..][..count].copy_from_slice(part);
         }
         first += count;
     }
@@ -65,16 +68,7 @@ fn check_project_norm(shape: &Shape, outputs: [usize; 4], seed: u64) {
             every.extend_from_slice(&y[..rows * total]);
         }
         close(&kernel, &every, &expected[..all * total], BOUND);
-        let by_cpu = || {
-            let input = cpu::rms_norm(&x[..all * shape.hidden], &gain, EPSILON);
-            let present = matrices.iter().zip(&outputs).filter(|(_, count)| **count > 0);
-            let products: Vec<Vec<f32>> = present.map(|(matrix, _)| cpu::product(matrix.matrix(0), &input)).collect();
-            let of_row = |row: usize| {
-                products.iter().flat_map(move |product| product.chunks_exact(product.len() / all).nth(row)).flatten()
-            };
-            (0..all).flat_map(of_row).copied().collect()
-        };
-        close_to_cpu(&kernel, &every, by_cpu, PRODUCT_BY_CPU);
+        close(&format!("{kernel}, by the CPU"), &every, &by_cpu[..all * total], PRODUCT_BY_CPU);
         same_bits(&kernel, &every, &mut alone);
     }
 }
@@ -122,6 +116,7 @@ fn check_logits(shape: &Shape) {
     let (x, gain) = (random.floats(9 * shape.hidden, 2.0), gains(&mut random, shape.hidden));
     let matrix = Quantised::new(&mut random, shape.vocabulary, shape.hidden, 4);
     let expected = matrix.product(0, &normalised(&x, &gain));
+    let by_cpu = cpu::product(matrix.matrix(0), &cpu::rms_norm(&x, &gain, EPSILON));
     let all_picked = [8, 0, NONE, 3, 3, 1, NONE, 7];
     let mut alone = Vec::new();
     for rows in FAMILY {
@@ -140,10 +135,9 @@ fn check_logits(shape: &Shape) {
             if row == NONE {
                 assert!(y.iter().all(|y| y.is_nan()), "{kernel} writes logits that nobody picked");
             } else {
-                close(&kernel, y, &expected[row as usize * shape.vocabulary..][..shape.vocabulary], BOUND);
-                let x = &x[row as usize * shape.hidden..][..shape.hidden];
-                let by_cpu = || cpu::product(matrix.matrix(0), &cpu::rms_norm(x, &gain, EPSILON));
-                close_to_cpu(&kernel, y, by_cpu, PRODUCT_BY_CPU);
+                let here = row as usize * shape.vocabulary..(row as usize + 1) * shape.vocabulary;
+                close(&kernel, y, &expected[here.clone()], BOUND);
+                close(&format!("{kernel}, by the CPU"), y, &by_cpu[here], PRODUCT_BY_CPU);
             }
         }
         same_bits(&kernel, &every, &mut alone);
@@ -165,6 +159,7 @@ fn check_project_add(shape: &Shape, inner: usize) {
     let matrix = Quantised::new(&mut random, shape.hidden, inner, 4);
     let product = matrix.product(0, &input.iter().map(|&x| x.into()).collect::<Vec<f64>>());
     let expected: Vec<f64> = x.iter().zip(product).map(|(&x, y)| f64::from(x) + y).collect();
+    let by_cpu: Vec<f32> = x.iter().zip(cpu::product(matrix.matrix(0), &input)).map(|(x, y)| x + y).collect();
     let mut alone = Vec::new();
     for rows in FAMILY {
         let kernel = format!("project_add_{rows}");
@@ -182,11 +177,7 @@ fn check_project_add(shape: &Shape, inner: usize) {
             every.extend_from_slice(&y[..end]);
         }
         close(&kernel, &every, &expected[..all * shape.hidden], BOUND);
-        let by_cpu = || {
-            let product = cpu::product(matrix.matrix(0), &input[..all * inner]);
-            x.iter().zip(product).map(|(x, y)| x + y).collect()
-        };
-        close_to_cpu(&kernel, &every, by_cpu, PRODUCT_BY_CPU);
+        close(&format!("{kernel}, by the CPU"), &every, &by_cpu[..all * shape.hidden], PRODUCT_BY_CPU);
         same_bits(&kernel, &every, &mut alone);
     }
 }
@@ -202,8 +193,8 @@ fn projections_into_the_residual_stream() {
     }
 }
 
-/// Any number of rows, R at a time; their logits.
-fn check_router(shape: &Shape, rows: usize, together: usize) -> Vec<f32> {
+/// Logits of the rows by `kernel`, whose threadgroups make `tile` outputs of as many rows as it says.
+fn check_router(shape: &Shape, kernel: &str, rows: usize, tile: [usize; 2]) -> Vec<f32> {
     let mut random = Random::new(5);
     let (x, gain) = (random.floats(rows * shape.hidden, 2.0), gains(&mut random, shape.hidden));
     let gate = Quantised::new(&mut random, shape.experts, shape.hidden, 8);
@@ -215,39 +206,52 @@ fn check_router(shape: &Shape, rows: usize, together: usize) -> Vec<f32> {
         .zip(&alone)
         .flat_map(|(row, &alone)| row.iter().copied().chain([alone]))
         .collect();
+    let input = cpu::rms_norm(&x, &gain, EPSILON);
+    let (routed, alone) = (cpu::product(gate.matrix(0), &input), cpu::product(shared.matrix(0), &input));
+    let rows_by_cpu = routed.chunks_exact(shape.experts).zip(&alone);
+    let by_cpu: Vec<f32> = rows_by_cpu.flat_map(|(row, &alone)| row.iter().copied().chain([alone])).collect();
     let mut logits = unwritten((rows + 1) * (shape.experts + 1));
     let mut arguments: Vec<_> = bind(&gate).into_iter().chain(bind(&shared)).collect();
     arguments.extend([Argument::read(&x), Argument::read(&gain), Argument::write(&mut logits)]);
-    let grid = [(shape.experts as u32 + 8) / 8, rows.div_ceil(together) as u32, 1];
-    let kernel = format!("router_{together}");
-    launch(&kernel, shape, &mut arguments, &[rows as u32], grid, 128);
+    let grid = [(shape.experts + 1).div_ceil(tile[1]) as u32, rows.div_ceil(tile[0]) as u32, 1];
+    launch(kernel, shape, &mut arguments, &[rows as u32], grid, 128);
     let (written, beyond) = logits.split_at(expected.len());
     close(&format!("{kernel}, {rows} rows"), written, &expected, BOUND);
-    let by_cpu = || {
-        let input = cpu::rms_norm(&x, &gain, EPSILON);
-        let (routed, alone) = (cpu::product(gate.matrix(0), &input), cpu::product(shared.matrix(0), &input));
-        let rows = routed.chunks_exact(shape.experts).zip(&alone);
-        rows.flat_map(|(row, &alone)| row.iter().copied().chain([alone])).collect()
-    };
-    close_to_cpu(&format!("{kernel}, {rows} rows"), written, by_cpu, BY_CPU);
+    close(&format!("{kernel}, {rows} rows, by the CPU"), written, &by_cpu, BY_CPU);
     assert!(beyond.iter().all(|logit| logit.is_nan()), "{kernel} writes beyond its rows");
     written.to_vec()
 }
 
 #[test]
 fn router_logits() {
+    let few = |shape: &Shape, rows: usize, together: usize| {
+        check_router(shape, &format!("router_{together}"), rows, [together, 8])
+    };
     for together in FAMILY {
-        check_router(&TINY, together, together);
+        few(&TINY, together, together);
     }
-    check_router(&ODD, 3, 4);
-    check_router(&TINY, 11, 8);
-    check_router(&TINY, 1, 8);
-    check_router(&Shape { hidden: 64, ..TINY }, 31, 8);
-    check_router(&Shape { hidden: 64, ..TINY }, 33, 8);
+    few(&ODD, 3, 4);
+    few(&TINY, 11, 8);
+    few(&TINY, 1, 8);
+    for rows in [31, 33] {
+        few(&Shape { hidden: 64, ..TINY }, rows, 8);
+    }
     if full_size() {
         let mut alone = Vec::new();
         for together in FAMILY {
-            same_bits(&format!("router_{together}"), &check_router(&QWEN, 8, together), &mut alone);
+            same_bits(&format!("router_{together}"), &few(&QWEN, 8, together), &mut alone);
         }
+    }
+}
+
+#[test]
+fn router_logits_of_many_rows() {
+    let many = |shape: &Shape, rows: usize| check_router(shape, "router_many", rows, [64, 32]);
+    for rows in [1, 31, 63, 64, 65, 130] {
+        many(&TINY, rows);
+    }
+    many(&ODD, 70);
+    if full_size() {
+        many(&QWEN, 66);
     }
 }

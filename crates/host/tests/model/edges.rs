@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lily_backend::{Backend, Draw, Output, Segment, Want};
 use lily_checkpoint::Bytes;
 use lily_gpu::GpuBackend;
-use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket};
+use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket, Tiles};
 use lily_gpu::plan::Plan;
 use lily_host::HostDevice;
 
@@ -59,8 +59,8 @@ impl Device for Mutant {
         self.device.limits()
     }
 
-    fn tensor_tiles(&self) -> bool {
-        self.device.tensor_tiles()
+    fn tiles(&self) -> Tiles {
+        self.device.tiles()
     }
 
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
