@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::ahead::Ahead;
 use crate::batch::{Batch, Picks, wanted_rows};
-use crate::device::{Device, Ticket};
+use crate::device::{Device, Ticket, Tiles};
 use crate::error::Error;
 use crate::memory::{Memory, Sizes, small_bytes, turns, workspace_bytes};
 use crate::runner::Runner;
@@ -41,13 +41,16 @@ pub struct Options {
     pub spare_pages: usize,
     /// Submit the likely next decode step before it is asked for.
     pub run_ahead: bool,
+    /// What the device makes many-row products of: the workspace depends on it. A backend asks its device; who only plans
+    /// has to say.
+    pub tiles: Tiles,
 }
 
 impl Options {
-    /// Prefill of 2048 rows a step, no spare pages, running ahead.
+    /// Prefill of 2048 rows a step, no spare pages, running ahead, tiles that every device has.
     #[must_use]
     pub const fn new(max_context: usize, sequences: usize) -> Self {
-        Self { max_context, sequences, prefill_rows: 2048, spare_pages: 0, run_ahead: true }
+        Self { max_context, sequences, prefill_rows: 2048, spare_pages: 0, run_ahead: true, tiles: Tiles::Simdgroup }
     }
 
     /// With what a prefix cache of `bytes` needs, and the bytes that the cache may then hold by its own count: a quarter is
@@ -69,6 +72,7 @@ impl Options {
             slots: self.sequences,
             pages: self.sequences * self.max_context.div_ceil(PAGE) + self.spare_pages,
             prefill_rows: self.prefill_rows.max(1).next_multiple_of(GRAIN),
+            tiles: self.tiles,
         }
     }
 }
@@ -96,8 +100,9 @@ impl<D: Device> GpuBackend<D> {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn from_weights(mut device: D, config: &Config, weights: &Weights, options: Options) -> Result<Self, Error> {
-        let (shapes, sizes) = (Shapes::new(config)?, options.sizes());
+        let shapes = Shapes::new(config)?;
         device.specialise(&shapes.constants())?;
+        let sizes = Options { tiles: device.tiles(), ..options }.sizes();
         let weights = ModelWeights::load(&mut device, weights)?;
         let memory = Memory::new(&shapes, &sizes, |bytes, what| device.allocate(bytes, what))?;
         device.write(memory.turns.range, &turns(config.attention.rope_theta))?;

@@ -82,6 +82,18 @@ pub enum Constant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
+/// What many-row products are made of. They round differently, so a device takes one of them for all rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tiles {
+    /// SIMD-group matrices: what every device has.
+    #[default]
+    Simdgroup,
+    /// Metal 4's tensor operations: the kernels whose names end in `_tensor`.
+    Tensor,
+    /// Hopper's warpgroups: the kernels whose names end in `_warpgroup`.
+    Warpgroup,
+}
+
 /// How much memory a device should be given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -135,8 +147,8 @@ pub trait Device: Send + 'static {
     /// How much it should be given.
     fn limits(&self) -> Limits;
 
-    /// Whether kernels whose name ends in `_tensor` can run: those of Metal 4's tensor operations.
-    fn tensor_tiles(&self) -> bool;
+    /// What many-row products are best made of here.
+    fn tiles(&self) -> Tiles;
 
     /// Binds the model's shapes, and compiles what can be: a kernel that is refused should be known before anything is served.
     /// Called once, before the first [`prepare`](Self::prepare).

@@ -45,6 +45,8 @@ pub struct Kernel {
     pub max_threads: u32,
     /// Bytes of its threadgroup arrays.
     pub threadgroup_bytes: u32,
+    /// Bytes of threadgroup storage that it is given at launch beside them: only to what is made for one kind of GPU.
+    pub launch_bytes: u32,
 }
 
 impl Kernel {

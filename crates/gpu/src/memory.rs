@@ -4,7 +4,7 @@
 use half::f16;
 use lily_checkpoint::LayerKind;
 
-use crate::device::{Buffer, DeviceError, Range};
+use crate::device::{Buffer, DeviceError, Range, Tiles};
 use crate::kernel::Slice;
 use crate::kernels::{self, DRAWN_RING, SAMPLE_BLOCK};
 use crate::kernels::{Adjustment, Block, BlockSummary, Choice, Draw, Drawn, Row, Segment, Sequence};
@@ -28,6 +28,8 @@ pub(crate) struct Sizes {
     pub pages: usize,
     /// Rows of a prefill step, a multiple of 32.
     pub prefill_rows: usize,
+    /// What the device makes many-row products of.
+    pub tiles: Tiles,
 }
 
 impl Sizes {
@@ -148,15 +150,15 @@ impl Memory {
     }
 
     /// The workspace of a prefill step.
-    pub(crate) fn many(&self, shapes: &Shapes, rows: usize) -> ManyRows {
-        many(shapes, rows, Carver::of_range(self.workspace)).0
+    pub(crate) fn many(&self, shapes: &Shapes, sizes: &Sizes, rows: usize) -> ManyRows {
+        many(shapes, sizes, rows, Carver::of_range(self.workspace)).0
     }
 }
 
 /// Bytes of the largest step's workspace.
 pub(crate) fn workspace_bytes(shapes: &Shapes, sizes: &Sizes) -> u64 {
     let few = few(shapes, MAX_DECODE_ROWS, sizes.max_blocks(), Carver::default()).1;
-    few.max(many(shapes, sizes.prefill_rows, Carver::default()).1)
+    few.max(many(shapes, sizes, sizes.prefill_rows, Carver::default()).1)
 }
 
 /// Bytes of records, tables and logits.
@@ -292,6 +294,8 @@ pub(crate) struct MixerRows {
     pub(crate) o: Slice<f32>,
     pub(crate) q: Slice<f32>,
     pub(crate) mixed: Slice<f16>,
+    /// Of DeltaNet's chunks, with Hopper's kernels.
+    pub(crate) factors: Slice<[u32; 4]>,
 }
 
 /// Of the experts. Pairs are `[rows][9]`, the last of a row the shared expert's.
@@ -307,6 +311,9 @@ pub(crate) struct MoeRows {
     pub(crate) y: Slice<f16>,
 }
 
+/// Tokens of a chunk of DeltaNet's recurrence with Hopper's kernels.
+pub(crate) const DELTA_CHUNK: usize = 64;
+
 /// Pairs of a tile of the experts' products: few pairs an expert would leave larger tiles empty.
 pub(crate) fn expert_tile(shapes: &Shapes, rows: usize) -> usize {
     if rows * CHOSEN < 16 * shapes.experts { 16 } else { 32 }
@@ -317,7 +324,19 @@ pub(crate) fn expert_blocks(shapes: &Shapes, rows: usize, tile: usize) -> usize 
     rows * CHOSEN / tile + shapes.experts.min(rows * CHOSEN) + rows.div_ceil(tile)
 }
 
-fn many(shapes: &Shapes, rows: usize, mut carver: Carver) -> (ManyRows, u64) {
+/// 16-byte places of the factors of DeltaNet's chunks, as kernels/cuda/delta_chunk.h has them: of key heads, of value heads, and
+/// for each sequence one chunk that is not full.
+fn factors(shapes: &Shapes, sizes: &Sizes, rows: usize) -> usize {
+    const BLOCK: usize = 64;
+    const FACTOR: usize = 4 * 8 * BLOCK;
+    let chunk = shapes.key_heads * 2 * FACTOR + shapes.value_heads * (2 * FACTOR + 4 * 4 * BLOCK + 2 * DELTA_CHUNK / 4);
+    match sizes.tiles {
+        Tiles::Warpgroup => (rows / DELTA_CHUNK + sizes.slots) * chunk,
+        Tiles::Simdgroup | Tiles::Tensor => 0,
+    }
+}
+
+fn many(shapes: &Shapes, sizes: &Sizes, rows: usize, mut carver: Carver) -> (ManyRows, u64) {
     let x = carver.take(rows * shapes.hidden);
     let normed = carver.take(rows * shapes.hidden);
     // A mixer and the experts never run at the same time, nor does the head.
@@ -330,6 +349,7 @@ fn many(shapes: &Shapes, rows: usize, mut carver: Carver) -> (ManyRows, u64) {
         o: in_mixer.take(rows * shapes.value_heads * DELTA_HEAD),
         q: in_mixer.take(rows * shapes.query_size()),
         mixed: in_mixer.take(rows * shapes.value_size().max(shapes.query_size())),
+        factors: in_mixer.take(factors(shapes, sizes, rows)),
     };
     let moe = MoeRows {
         router: in_moe.take(rows * (shapes.experts + 1)),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use lily_checkpoint::{Config, LayerKind};
 
-use crate::device::Buffer;
+use crate::device::{Buffer, Tiles};
 use crate::error::Error;
 use crate::kernel::Kernel;
 use crate::memory::{CONTEXT_BLOCK, Memory, Sizes, workspace_bytes};
@@ -45,11 +45,11 @@ impl Outline {
     /// # Errors
     /// [`Error::Unsupported`] if the kernels are not made for this model or for so many rows, or the context is too short.
     pub fn new(config: &Config, step: Step, context: usize) -> Result<Self, Error> {
-        Self::on(config, step, context, false)
+        Self::on(config, step, context, Tiles::Simdgroup)
     }
 
-    /// As [`new`](Self::new), for a device with `tensor` operations or without.
-    fn on(config: &Config, step: Step, context: usize, tensor: bool) -> Result<Self, Error> {
+    /// As [`new`](Self::new), for a device with such tiles.
+    fn on(config: &Config, step: Step, context: usize, tiles: Tiles) -> Result<Self, Error> {
         let refuse = |what: String| Err(Error::Unsupported(what));
         let (rows, sequences) = match step {
             Step::Decode(rows @ 1..=MAX_DECODE_ROWS) => (rows.next_power_of_two(), rows),
@@ -71,14 +71,14 @@ impl Outline {
         }
         let shapes = Shapes::new(config)?;
         let pages = sequences * context.div_ceil(PAGE);
-        let sizes = Sizes { max_context: context, slots: sequences, pages, prefill_rows: rows.max(32) };
+        let sizes = Sizes { max_context: context, slots: sequences, pages, prefill_rows: rows.max(32), tiles };
         let mut buffers = 0;
         let memory = Memory::new(&shapes, &sizes, |bytes, _| {
             buffers += 1;
             Ok(Buffer { id: buffers, bytes })
         })?;
         let weights = ModelWeights::imagine(&config.blank_weights(), buffers + 1)?;
-        let model = Model { shapes: &shapes, sizes: &sizes, weights: &weights, memory: &memory, tensor };
+        let model = Model { shapes: &shapes, sizes: &sizes, weights: &weights, memory: &memory };
         let (plan, workspace) = match step {
             Step::Decode(_) => {
                 let blocks = context.div_ceil(CONTEXT_BLOCK);
@@ -173,6 +173,7 @@ impl fmt::Display for Outline {
 #[cfg(test)]
 mod tests {
     use super::{Outline, Step};
+    use crate::device::Tiles;
     use lily_checkpoint::Config;
 
     fn full_size() -> Config {
@@ -202,25 +203,30 @@ mod tests {
         assert_eq!(long.plan.stages.len(), short.plan.stages.len(), "the parts run together");
     }
 
-    /// As kernels/router.metal has it: 8 outputs a threadgroup, of 256 experts and the shared one.
+    /// Of 256 experts and the shared one a threadgroup makes 8 outputs in kernels/router.metal, 32 of 64 rows in router_many.metal.
     #[test]
     fn the_router_has_the_threadgroups_it_needs() {
-        for (step, rows) in [(Step::Decode(1), 1), (Step::Decode(8), 1), (Step::Prefill(512), 64)] {
+        for (step, grid) in
+            [(Step::Decode(1), [33, 1, 1]), (Step::Decode(8), [33, 1, 1]), (Step::Prefill(512), [9, 8, 1])]
+        {
             let plan = Outline::new(&full_size(), step, 1024).expect("supported").plan;
             let routers = plan.dispatches.iter().filter(|dispatch| dispatch.kernel.name.starts_with("router_"));
-            assert!(routers.map(|dispatch| dispatch.grid).eq([[33, rows, 1]; 40]), "{step:?}");
+            assert!(routers.map(|dispatch| dispatch.grid).eq([grid; 40]), "{step:?}");
         }
     }
 
-    /// What a row meets of tensor operations, which round as they like, must not depend on how many others are in the step.
+    /// What a row meets of matrix units, which round as they like, must not depend on how many others are in the step.
     #[test]
-    fn tensor_operations_take_every_tile_or_none() {
-        for rows in [32, 64, 256, 512, 2048] {
-            let plan = Outline::on(&full_size(), Step::Prefill(rows), 4096, true).expect("supported").plan;
+    fn matrix_units_take_every_tile_or_none() {
+        for (rows, (tiles, ending)) in [32, 64, 256, 512, 2048]
+            .into_iter()
+            .flat_map(|rows| [(Tiles::Tensor, "_tensor"), (Tiles::Warpgroup, "_warpgroup")].map(|tiles| (rows, tiles)))
+        {
+            let plan = Outline::on(&full_size(), Step::Prefill(rows), 4096, tiles).expect("supported").plan;
             let names = plan.dispatches.iter().map(|dispatch| dispatch.kernel.name);
             let products: Vec<&str> = names.filter(|name| name.contains("gemm")).collect();
             assert_eq!(products.len(), 40 * 4, "{rows} rows");
-            let plain: Vec<&&str> = products.iter().filter(|name| !name.ends_with("_tensor")).collect();
+            let plain: Vec<&&str> = products.iter().filter(|name| !name.ends_with(ending)).collect();
             assert!(plain.is_empty(), "{rows} rows: {plain:?}");
         }
     }

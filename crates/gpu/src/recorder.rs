@@ -162,6 +162,7 @@ mod tests {
         parameters_size: 0,
         max_threads: 1024,
         threadgroup_bytes: 0,
+        launch_bytes: 0,
     };
 
     const BYTES: u64 = 64;

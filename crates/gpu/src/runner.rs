@@ -60,8 +60,7 @@ impl<D: Device> Runner<D> {
     fn submit_prepared(&mut self, key: Key) -> Result<Ticket, DeviceError> {
         let Self { device, shapes, sizes, memory, weights, plans, .. } = self;
         let executable = plans.get(key, || {
-            let tensor = device.tensor_tiles();
-            let model = Model { shapes, sizes, weights, memory, tensor };
+            let model = Model { shapes, sizes, weights, memory };
             let plan = match key {
                 Key::Few(few) => few.record(&model),
                 Key::Many(many) => many.record(&model),

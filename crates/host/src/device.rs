@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::mem;
 
 use lily_checkpoint::Bytes;
-use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket};
+use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket, Tiles};
 use lily_gpu::plan::{Dispatch, Plan};
 
 use crate::kernels::{Kernels, Run};
@@ -220,8 +220,8 @@ impl Device for HostDevice {
         Limits { recommended_bytes: 1 << 40, buffer_bytes: 1 << 40 }
     }
 
-    fn tensor_tiles(&self) -> bool {
-        self.options.tensor_tiles
+    fn tiles(&self) -> Tiles {
+        if self.options.tensor_tiles { Tiles::Tensor } else { Tiles::Simdgroup }
     }
 
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {

@@ -16,4 +16,4 @@ mod staging;
 pub use driver::count;
 pub use execute::{CudaDevice, Options};
 pub use graph::CudaPlan;
-pub use library::compile;
+pub use library::{compile, has_compiler};

@@ -1,16 +1,17 @@
 //! Gated attention: `x += out · (softmax(q Kᵀ) V · sigmoid(gate))`, with `q, gate | k | v = projections · norm(x)`.
 
-use crate::device::Range;
+use crate::device::{Range, Tiles};
 use crate::kernel::Slice;
 use crate::kernels::{
     ATTENTION_BLOCK, ATTENTION_COMBINE, ATTENTION_PREFILL, ATTENTION_PREPARE, AttentionBlock, AttentionCombine,
     AttentionPrefill, AttentionPrefillParams, AttentionPrepare, BlockParams, CombineParams, PrepareParams, QUERIES,
 };
 use crate::memory::{CONTEXT_BLOCK, Cache, FewRows, ManyRows, attention_projected};
+use crate::plan::Dispatch;
 use crate::recorder::Recorder;
 use crate::shapes::{HEAD, PAGE};
 use crate::step::product::{add_few, add_many, project_few, project_many};
-use crate::step::{Few, Many, Model, bytes_of};
+use crate::step::{Few, Many, Model, bytes_of, warpgroup};
 use crate::weights::AttentionWeights;
 
 /// Rows times tokens of context of one dispatch: more could keep a display waiting.
@@ -78,13 +79,18 @@ pub(super) fn many(
     let mixed = work.mixer.mixed.part(0, (rows * shapes.query_size()) as u64);
     project_many(model, recorder, rows, &[&weights.q_gate, &weights.k, &weights.v], norm, projected, work);
     prepare(model, recorder, rows, weights, cache, projected, work.mixer.q);
-    let tokens = QUERIES as usize / (shapes.query_heads / shapes.kv_heads);
+    // Hopper GPUs drive no displays.
+    let (kernel, queries, most) = match model.sizes.tiles {
+        Tiles::Warpgroup => (&warpgroup::ATTENTION_PREFILL, warpgroup::QUERIES, usize::MAX),
+        Tiles::Simdgroup | Tiles::Tensor => (&ATTENTION_PREFILL, QUERIES, ATTENTION_WORK),
+    };
+    let tokens = queries as usize / (shapes.query_heads / shapes.kv_heads);
     let mut parts = Vec::new();
     let mut first = 0;
     while first < rows {
         // Of so many rows, no more segments than these have one at `first`; the others are past their end.
         let active = segments.min(rows / (first + 1)).max(1);
-        let part = (ATTENTION_WORK / (context * active) / tokens * tokens).max(tokens).min(rows - first);
+        let part = (most / (context * active) / tokens * tokens).max(tokens).min(rows - first);
         let attend = AttentionPrefill {
             q: work.mixer.q,
             projected,
@@ -97,8 +103,8 @@ pub(super) fn many(
             p: AttentionPrefillParams { first: first as u32, max_pages: model.sizes.max_pages() as u32 },
         };
         let tiles = part.div_ceil(tokens);
-        let attend =
-            attend.dispatch([tiles as u32, shapes.kv_heads as u32, segments as u32], ATTENTION_PREFILL.max_threads);
+        let grid = [tiles as u32, shapes.kv_heads as u32, segments as u32];
+        let attend = Dispatch { kernel, ..attend.dispatch(grid, kernel.max_threads) };
         let work = attention_work(model, (active * part).min(rows) * context);
         parts.push(attend.costing(&touched(model, cache, segments, active * context), work));
         first += part;

@@ -1,16 +1,20 @@
 //! Gated DeltaNet: `x += out · (norm(delta(conv(qkv), a, b)) · silu(z))`, with `qkv | z | a | b = projections · norm(x)`.
 
-use crate::device::Range;
+use crate::device::{Range, Tiles};
 use crate::kernel::Slice;
 use crate::kernels::{
-    DELTA_PREPARE, DELTA_SCAN, DELTA_STEP, DeltaPrepare, DeltaScan, DeltaStep, GATED_NORM, GatedNorm, SCAN_ROWS,
+    CountParams, DELTA_PREPARE, DELTA_SCAN, DELTA_STEP, DeltaPrepare, DeltaScan, DeltaStep, GATED_NORM, GatedNorm,
+    PREPARE_ROWS, SCAN_ROWS,
 };
-use crate::memory::{FewRows, ManyRows, Recurrent, delta_projected};
+use crate::memory::{DELTA_CHUNK, FewRows, ManyRows, MixerRows, Recurrent, delta_projected};
 use crate::recorder::Recorder;
 use crate::shapes::DELTA_HEAD;
 use crate::step::product::{add_few, add_many, project_few, project_many};
-use crate::step::{Few, Many, Model, bytes_of};
+use crate::step::{Few, Many, Model, bytes_of, warpgroup};
 use crate::weights::DeltaNetWeights;
+
+/// Multiply-adds of a row in a chunk, of a value head: its keys with themselves and with the queries, and the factors' products.
+const CHUNK_WORK: usize = 5 * DELTA_CHUNK * DELTA_HEAD;
 
 /// Products and, in one kernel, all between them: the state of a head passes through registers once.
 pub(super) fn few(
@@ -73,23 +77,13 @@ pub(super) fn many(
         convolved: work.mixer.convolved,
         decay: work.mixer.decay,
         beta: work.mixer.beta,
+        p: CountParams { count: rows as u32 },
     };
     let heads = shapes.channels() / DELTA_HEAD;
-    let prepare = prepare
-        .dispatch([heads.div_ceil(DELTA_PREPARE.simdgroups()) as u32, rows as u32, 1], DELTA_PREPARE.max_threads);
+    let grid = [heads.div_ceil(DELTA_PREPARE.simdgroups()) as u32, (rows as u32).div_ceil(PREPARE_ROWS), 1];
+    let prepare = prepare.dispatch(grid, DELTA_PREPARE.max_threads);
     recorder.add(prepare.costing(&touched(model, memory, segments), (rows * shapes.channels() * 4) as u64));
-    let scan = DeltaScan {
-        convolved: work.mixer.convolved,
-        decay: work.mixer.decay,
-        beta: work.mixer.beta,
-        segments: segment_records,
-        sequences,
-        state: memory.states,
-        o: work.mixer.o,
-    };
-    let scan = scan
-        .dispatch([DELTA_HEAD as u32 / SCAN_ROWS, shapes.value_heads as u32, segments as u32], DELTA_SCAN.max_threads);
-    recorder.add(scan.costing(&touched(model, memory, segments), state_work(model, rows)));
+    scan(model, recorder, step, memory, &work.mixer);
     let gate = GatedNorm { o: work.mixer.o, projected, gain: weights.gain, y: mixed };
     let gate = gate.dispatch(
         [shapes.value_heads.div_ceil(GATED_NORM.simdgroups()) as u32, rows as u32, 1],
@@ -97,6 +91,33 @@ pub(super) fn many(
     );
     recorder.add(gate.costing(&[], (rows * shapes.value_size() * 3) as u64));
     add_many(model, recorder, rows, &weights.out, mixed, work.x);
+}
+
+/// The recurrence: token by token, or, with Hopper's kernels, in chunks of 64.
+fn scan(model: &Model<'_>, recorder: &mut Recorder, step: Many, memory: &Recurrent, work: &MixerRows) {
+    let Many { rows, segments, .. } = step;
+    let (shapes, sequences) = (model.shapes, model.memory.sequences);
+    let segment_records = model.memory.records.segments.part(0, segments as u64);
+    if model.sizes.tiles == Tiles::Warpgroup {
+        let factors = work.factors;
+        let chunks = warpgroup::delta_chunks(shapes, rows, work, segment_records, factors);
+        recorder.add(chunks.costing(&[], (rows * shapes.value_heads * CHUNK_WORK) as u64));
+        let scan = warpgroup::delta_scan(shapes, factors, segment_records, sequences, memory.states, work.o);
+        recorder.add(scan.costing(&touched(model, memory, segments), state_work(model, rows)));
+        return;
+    }
+    let scan = DeltaScan {
+        convolved: work.convolved,
+        decay: work.decay,
+        beta: work.beta,
+        segments: segment_records,
+        sequences,
+        state: memory.states,
+        o: work.o,
+    };
+    let scan = scan
+        .dispatch([DELTA_HEAD as u32 / SCAN_ROWS, shapes.value_heads as u32, segments as u32], DELTA_SCAN.max_threads);
+    recorder.add(scan.costing(&touched(model, memory, segments), state_work(model, rows)));
 }
 
 /// What a step reads and writes of the memory of all sequences: both copies of those it has.

@@ -10,6 +10,7 @@ mod embed;
 mod head;
 mod moe;
 mod product;
+mod warpgroup;
 
 use crate::device::Range;
 use crate::kernel::{Kernel, Slice};
@@ -26,8 +27,6 @@ pub(crate) struct Model<'a> {
     pub(crate) sizes: &'a Sizes,
     pub(crate) weights: &'a ModelWeights,
     pub(crate) memory: &'a Memory,
-    /// Whether the device runs the kernels of Metal 4's tensor operations.
-    pub(crate) tensor: bool,
 }
 
 /// What follows the layers.
@@ -95,7 +94,7 @@ impl Few {
 impl Many {
     /// Records the step.
     pub(crate) fn record(self, model: &Model<'_>) -> Plan {
-        let work = model.memory.many(model.shapes, self.rows);
+        let work = model.memory.many(model.shapes, model.sizes, self.rows);
         let mut recorder = Recorder::default();
         recorder.at("embedding");
         embed::embed(model, &mut recorder, self.rows, work.x);
@@ -123,7 +122,7 @@ impl Many {
 
 /// Records the head of up to 8 picked rows of a many-row step that has run.
 pub(crate) fn record_head(model: &Model<'_>, head: Head, rows: usize) -> Plan {
-    let work = model.memory.many(model.shapes, model.sizes.prefill_rows);
+    let work = model.memory.many(model.shapes, model.sizes, model.sizes.prefill_rows);
     let mut recorder = Recorder::default();
     recorder.at("head");
     head::head(model, &mut recorder, head, rows, work.x, &work.sampling);

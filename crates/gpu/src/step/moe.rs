@@ -1,16 +1,17 @@
 //! The mixture of experts: `x += Σ weight · expert(norm(x)) + sigmoid(shared gate) · shared(norm(x))` over each row's chosen 8.
 
-use crate::kernel::{Kernel, Slice};
+use crate::device::Tiles;
+use crate::kernel::Kernel;
 use crate::kernels::{
     self, CountParams, DOWN_OUTPUTS, EXPERTS_COMBINE, EXPERTS_DOWN, EXPERTS_UP, ExpertsCombine, ExpertsDown,
-    ExpertsGemmDown, ExpertsGemmUp, ExpertsUp, PRODUCT_COLUMNS, ROUTE_SORT, ROUTE_TOP8, ROUTER_OUTPUTS, RouteSort,
-    RouteTop8, Router, SortParams, UP_OUTPUTS,
+    ExpertsGemmDown, ExpertsGemmUp, ExpertsUp, PRODUCT_COLUMNS, ROUTE_SORT, ROUTE_TOP8, ROUTER_MANY, ROUTER_OUTPUTS,
+    ROUTER_TILE_OUTPUTS, ROUTER_TILE_ROWS, RouteSort, RouteTop8, Router, RouterMany, SortParams, UP_OUTPUTS,
 };
 use crate::memory::{FewRows, ManyRows, expert_blocks, expert_tile};
 use crate::recorder::Recorder;
-use crate::shapes::{CHOSEN, MAX_DECODE_ROWS, RANKS};
+use crate::shapes::{CHOSEN, RANKS};
 use crate::step::product::norm_many;
-use crate::step::{Few, Many, Model, by_rows, some_of};
+use crate::step::{Few, Many, Model, by_rows, some_of, warpgroup};
 use crate::weights::MoeWeights;
 
 static ROUTER: [&Kernel; 4] = [&kernels::ROUTER_1, &kernels::ROUTER_2, &kernels::ROUTER_4, &kernels::ROUTER_8];
@@ -25,7 +26,23 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
     let row_records = model.memory.records.rows.part(0, rows as u64);
     let (experts, shared) = (&weights.experts, &weights.shared);
     let distinct = rows * CHOSEN;
-    router(model, recorder, rows, rows, weights, work.x, work.router);
+    let (gate, shared_gate) = (&weights.router, &weights.shared_gate);
+    let router = Router {
+        w: gate.w,
+        scales: gate.scales,
+        biases: gate.biases,
+        shared_w: shared_gate.w,
+        shared_scales: shared_gate.scales,
+        shared_biases: shared_gate.biases,
+        x: work.x,
+        gain: weights.norm,
+        logits: work.router,
+        p: CountParams { count: rows as u32 },
+    };
+    let kernel = by_rows(&ROUTER, rows);
+    let grid = [(shapes.experts as u32 + 1).div_ceil(ROUTER_OUTPUTS), 1, 1];
+    let parameters = gate.parameters() + shared_gate.parameters();
+    recorder.add(router.dispatch(kernel, grid, kernel.max_threads).costing(&[], rows as u64 * parameters));
     let up = ExpertsUp {
         gate_w: experts.gate.w,
         gate_scales: experts.gate.scales,
@@ -75,13 +92,34 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
     let (experts, shared, moe) = (&weights.experts, &weights.shared, &work.moe);
     let (distinct, pairs) = (rows * CHOSEN, (rows * RANKS) as u64);
     norm_many(recorder, rows, work.x, weights.norm, work.normed);
-    router(model, recorder, rows, MAX_DECODE_ROWS, weights, work.x, moe.router);
+    let (gate, shared_gate) = (&weights.router, &weights.shared_gate);
+    let router = RouterMany {
+        w: gate.w,
+        scales: gate.scales,
+        biases: gate.biases,
+        shared_w: shared_gate.w,
+        shared_scales: shared_gate.scales,
+        shared_biases: shared_gate.biases,
+        x: work.x,
+        gain: weights.norm,
+        logits: moe.router,
+        p: CountParams { count: rows as u32 },
+    };
+    let outputs = shapes.experts as u32 + 1;
+    let grid = [outputs.div_ceil(ROUTER_TILE_OUTPUTS), (rows as u32).div_ceil(ROUTER_TILE_ROWS), 1];
+    let parameters = gate.parameters() + shared_gate.parameters();
+    recorder.add(router.dispatch(grid, ROUTER_MANY.max_threads).costing(&[], rows as u64 * parameters));
     let p = CountParams { count: rows as u32 };
     let choose = RouteTop8 { logits: moe.router, chosen: moe.chosen, weights: moe.weights, p };
     recorder.add(choose.dispatch([rows.div_ceil(ROUTE_TOP8.simdgroups()) as u32, 1, 1], ROUTE_TOP8.max_threads));
     // Tensor operations round otherwise than SIMD-group matrices do. Where both are there, which of them a row meets must not
     // depend on how many others the step has.
-    let tile = if model.tensor { TENSOR_TILE } else { expert_tile(shapes, rows) };
+    let tile = match model.sizes.tiles {
+        Tiles::Warpgroup => warpgroup::ROWS,
+        Tiles::Tensor => TENSOR_TILE,
+        Tiles::Simdgroup => expert_tile(shapes, rows),
+    };
+    let columns = if model.sizes.tiles == Tiles::Warpgroup { warpgroup::COLUMNS } else { PRODUCT_COLUMNS };
     let blocks = expert_blocks(shapes, rows, tile) as u32;
     let map = moe.map.part(0, u64::from(blocks));
     let p = SortParams { rows: rows as u32, tile: tile as u32, blocks };
@@ -105,13 +143,14 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
         map,
         hidden: moe.hidden,
     };
-    let kernel = match tile {
-        16 => &kernels::EXPERTS_GEMM_UP_16,
-        _ if model.tensor => &kernels::EXPERTS_GEMM_UP_32_TENSOR,
-        _ => &kernels::EXPERTS_GEMM_UP_32,
+    let kernel = match model.sizes.tiles {
+        Tiles::Warpgroup => &warpgroup::EXPERTS_GEMM_UP,
+        Tiles::Tensor => &kernels::EXPERTS_GEMM_UP_32_TENSOR,
+        Tiles::Simdgroup if tile == 16 => &kernels::EXPERTS_GEMM_UP_16,
+        Tiles::Simdgroup => &kernels::EXPERTS_GEMM_UP_32,
     };
     // Half of a tile's columns are gates.
-    let grid = [(shapes.expert_width as u32).div_ceil(PRODUCT_COLUMNS / 2), blocks, 1];
+    let grid = [(shapes.expert_width as u32).div_ceil(columns / 2), blocks, 1];
     let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
     let parameters = experts.gate.parameters() + experts.up.parameters();
     recorder.add(up.dispatch(kernel, grid, kernel.max_threads).costing(&sparse, pairs * parameters));
@@ -126,44 +165,15 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
         map,
         y: moe.y,
     };
-    let kernel = match tile {
-        16 => &kernels::EXPERTS_GEMM_DOWN_16,
-        _ if model.tensor => &kernels::EXPERTS_GEMM_DOWN_32_TENSOR,
-        _ => &kernels::EXPERTS_GEMM_DOWN_32,
+    let kernel = match model.sizes.tiles {
+        Tiles::Warpgroup => &warpgroup::EXPERTS_GEMM_DOWN,
+        Tiles::Tensor => &kernels::EXPERTS_GEMM_DOWN_32_TENSOR,
+        Tiles::Simdgroup if tile == 16 => &kernels::EXPERTS_GEMM_DOWN_16,
+        Tiles::Simdgroup => &kernels::EXPERTS_GEMM_DOWN_32,
     };
-    let grid = [(shapes.hidden as u32).div_ceil(PRODUCT_COLUMNS), blocks, 1];
+    let grid = [(shapes.hidden as u32).div_ceil(columns), blocks, 1];
     let down = down.dispatch(kernel, grid, kernel.max_threads);
     recorder.add(down.costing(&some_of(&experts.down, distinct), pairs * experts.down.parameters()));
     let combine = ExpertsCombine { y: moe.y, places: moe.places, weights: moe.weights, x: work.x };
     recorder.add(combine.dispatch([rows as u32, 1, 1], EXPERTS_COMBINE.max_threads).costing(&[], moe.y.len()));
-}
-
-/// The experts' logits and, last of a row, the shared expert's, `tile` rows at a time.
-fn router(
-    model: &Model<'_>,
-    recorder: &mut Recorder,
-    rows: usize,
-    tile: usize,
-    weights: &MoeWeights,
-    x: Slice<f32>,
-    logits: Slice<f32>,
-) {
-    let (gate, shared) = (&weights.router, &weights.shared_gate);
-    let router = Router {
-        w: gate.w,
-        scales: gate.scales,
-        biases: gate.biases,
-        shared_w: shared.w,
-        shared_scales: shared.scales,
-        shared_biases: shared.biases,
-        x,
-        gain: weights.norm,
-        logits,
-        p: CountParams { count: rows as u32 },
-    };
-    let kernel = by_rows(&ROUTER, tile);
-    let outputs = model.shapes.experts + 1;
-    let grid = [(outputs as u32).div_ceil(ROUTER_OUTPUTS), rows.div_ceil(tile) as u32, 1];
-    let parameters = gate.parameters() + shared.parameters();
-    recorder.add(router.dispatch(kernel, grid, kernel.max_threads).costing(&[], rows as u64 * parameters));
 }

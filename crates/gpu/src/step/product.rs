@@ -2,12 +2,13 @@
 
 use half::f16;
 
+use crate::device::Tiles;
 use crate::kernel::{Kernel, Slice};
 use crate::kernels::{self, ADD_OUTPUTS, CountParams, GemmAddParams, GemmParams, GemmQ4, GemmQ4Add, PRODUCT_COLUMNS};
 use crate::kernels::{PROJECT_OUTPUTS, ProjectAdd, ProjectAddParams, ProjectNorm, ProjectParams, RMS_NORM, RmsNorm};
 use crate::memory::ManyRows;
 use crate::recorder::Recorder;
-use crate::step::{Model, by_rows};
+use crate::step::{Model, by_rows, warpgroup};
 use crate::weights::Linear;
 
 static PROJECT_NORM: [&Kernel; 4] =
@@ -89,31 +90,47 @@ pub(super) fn norm_many(recorder: &mut Recorder, rows: usize, x: Slice<f32>, gai
     );
 }
 
-/// A family of tiles of 16, 32 and 64 rows, the last two also through tensor operations.
-struct Tiles {
+/// A product's kernels: for tiles of 16, 32 and 64 rows, the last two also through tensor operations, and for warpgroups.
+struct Family {
     plain: [&'static Kernel; 3],
     tensor: [&'static Kernel; 2],
+    warpgroup: &'static Kernel,
 }
 
-static GEMM: Tiles = Tiles {
+static GEMM: Family = Family {
     plain: [&kernels::GEMM_Q4_16, &kernels::GEMM_Q4_32, &kernels::GEMM_Q4_64],
     tensor: [&kernels::GEMM_Q4_32_TENSOR, &kernels::GEMM_Q4_64_TENSOR],
+    warpgroup: &warpgroup::GEMM_Q4,
 };
-static GEMM_ADD: Tiles = Tiles {
+static GEMM_ADD: Family = Family {
     plain: [&kernels::GEMM_Q4_ADD_16, &kernels::GEMM_Q4_ADD_32, &kernels::GEMM_Q4_ADD_64],
     tensor: [&kernels::GEMM_Q4_ADD_32_TENSOR, &kernels::GEMM_Q4_ADD_64_TENSOR],
+    warpgroup: &warpgroup::GEMM_Q4_ADD,
 };
 
-impl Tiles {
-    /// The kernel for so many rows, and the rows of its tile: large ones read the weights less often, small ones waste less.
-    fn of(&self, model: &Model<'_>, rows: usize) -> (&'static Kernel, usize) {
+/// A kernel and the rows and columns that a threadgroup of it makes.
+struct Tile {
+    kernel: &'static Kernel,
+    rows: usize,
+    columns: u32,
+}
+
+impl Family {
+    /// The tile for so many rows: large ones read the weights less often, small ones waste less.
+    fn tile(&self, model: &Model<'_>, rows: usize) -> Tile {
         let size = match rows {
             ..=16 => 0,
             17..=32 => 1,
             _ => 2,
         };
-        let kernel = if model.tensor && size > 0 { self.tensor[size - 1] } else { self.plain[size] };
-        (kernel, 16 << size)
+        let kernel = match model.sizes.tiles {
+            Tiles::Warpgroup => {
+                return Tile { kernel: self.warpgroup, rows: warpgroup::ROWS, columns: warpgroup::COLUMNS };
+            }
+            Tiles::Tensor if size > 0 => self.tensor[size - 1],
+            Tiles::Tensor | Tiles::Simdgroup => self.plain[size],
+        };
+        Tile { kernel, rows: 16 << size, columns: PRODUCT_COLUMNS }
     }
 }
 
@@ -130,7 +147,7 @@ pub(super) fn project_many(
     norm_many(recorder, rows, work.x, gain, work.normed);
     let Stack { matrices: [m0, m1, m2, m3], outputs, parameters } = Stack::new(matrices);
     let [outputs0, outputs1, outputs2, outputs3] = outputs;
-    let (kernel, tile) = GEMM.of(model, rows);
+    let tile = GEMM.tile(model, rows);
     let product = GemmQ4 {
         w0: m0.w,
         scales0: m0.scales,
@@ -148,8 +165,9 @@ pub(super) fn project_many(
         y,
         p: GemmParams { rows: rows as u32, inner: m0.inner as u32, outputs0, outputs1, outputs2, outputs3 },
     };
-    let columns = outputs.iter().map(|outputs| outputs.div_ceil(PRODUCT_COLUMNS)).sum();
-    let product = product.dispatch(kernel, [rows.div_ceil(tile) as u32, columns, 1], kernel.max_threads);
+    let columns = outputs.iter().map(|outputs| outputs.div_ceil(tile.columns)).sum();
+    let grid = [rows.div_ceil(tile.rows) as u32, columns, 1];
+    let product = product.dispatch(tile.kernel, grid, tile.kernel.max_threads);
     recorder.add(product.costing(&[], rows as u64 * parameters));
 }
 
@@ -163,9 +181,10 @@ pub(super) fn add_many(
     x: Slice<f32>,
 ) {
     let &Linear { w, scales, biases, inner, outputs, .. } = linear;
-    let (kernel, tile) = GEMM_ADD.of(model, rows);
+    let tile = GEMM_ADD.tile(model, rows);
     let p = GemmAddParams { rows: rows as u32, inner: inner as u32, outputs: outputs as u32 };
     let product = GemmQ4Add { w, scales, biases, x: input, y: x, p };
-    let grid = [rows.div_ceil(tile) as u32, (outputs as u32).div_ceil(PRODUCT_COLUMNS), 1];
-    recorder.add(product.dispatch(kernel, grid, kernel.max_threads).costing(&[], rows as u64 * linear.parameters()));
+    let grid = [rows.div_ceil(tile.rows) as u32, (outputs as u32).div_ceil(tile.columns), 1];
+    let product = product.dispatch(tile.kernel, grid, tile.kernel.max_threads);
+    recorder.add(product.costing(&[], rows as u64 * linear.parameters()));
 }

@@ -2,6 +2,8 @@
 //!
 //! `LILY_CUDA_CHECKPOINT=DIR` adds the tests with a large checkpoint, which may be one that `lily synth` wrote;
 //! `LILY_CUDA_SERIAL=1` runs every dispatch by itself, so that a fault is reported with its kernel's name.
+//! `LILY_CUDA_LENGTHS=512,4096` are the prompts whose speed is measured,
+//! `LILY_CUDA_ROWS=2048` the most rows of a step.
 
 mod device;
 mod draws;

@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult};
 
+/// The architecture that has warpgroups' products, with all that is its own.
+pub(super) const WARPGROUPS: &str = "sm_90a";
+
 /// GPUs that the driver shows; 0 if there is no driver.
 #[must_use]
 pub fn count() -> usize {
@@ -95,7 +98,8 @@ impl Context {
     pub(super) fn architecture(&self) -> Result<String, String> {
         let major = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = self.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        Ok(format!("sm_{major}{minor}"))
+        // Warpgroups are of this one architecture, and code that has them runs on no later one.
+        Ok(if (major, minor) == (9, 0) { WARPGROUPS.to_owned() } else { format!("sm_{major}{minor}") })
     }
 
     /// Bytes of its memory that nothing holds. The context is the thread's.

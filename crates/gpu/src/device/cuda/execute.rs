@@ -6,14 +6,14 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUdeviceptr};
 use lily_checkpoint::Bytes;
 
-use super::driver::{Context, check, version};
+use super::driver::{Context, WARPGROUPS, check, version};
 use super::graph::CudaPlan;
 use super::launch::Launch;
 use super::library::{Library, compile};
 use super::memory::Memory;
 use super::queue::{Event, Stream};
 use super::staging::{Downloads, Uploads};
-use crate::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket};
+use crate::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket, Tiles};
 use crate::plan::{Dispatch, Plan};
 
 /// Of the memory that is free at the start, what the driver and its graphs keep for themselves.
@@ -35,6 +35,7 @@ pub struct CudaDevice {
     name: String,
     limits: Limits,
     architecture: String,
+    tiles: Tiles,
     serial: bool,
     buffers: HashMap<u32, Memory>,
     next_buffer: u32,
@@ -67,6 +68,7 @@ impl CudaDevice {
         Ok(Self {
             name: format!("{} (CUDA {}, {processors} multiprocessors)", context.name()?, version()?),
             limits: Limits { recommended_bytes: usable, buffer_bytes: usable },
+            tiles: if architecture == WARPGROUPS { Tiles::Warpgroup } else { Tiles::Simdgroup },
             architecture,
             serial,
             buffers: HashMap::new(),
@@ -113,11 +115,12 @@ impl CudaDevice {
         Ok(Launch {
             kernel: kernel.name,
             place: place.clone(),
-            function: library.function(kernel.name).map_err(refused)?,
+            function: library.function(kernel).map_err(refused)?,
             addresses: ranges.iter().map(|&range| self.address(range)).collect::<Result<_, _>>()?,
             parameters: parameters.clone(),
             grid: *grid,
             threads: *threads,
+            shared_bytes: kernel.launch_bytes,
         })
     }
 
@@ -153,8 +156,8 @@ impl Device for CudaDevice {
         self.limits
     }
 
-    fn tensor_tiles(&self) -> bool {
-        false
+    fn tiles(&self) -> Tiles {
+        self.tiles
     }
 
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {

@@ -19,6 +19,8 @@ pub(super) struct Launch {
     pub(super) parameters: Vec<u8>,
     pub(super) grid: [u32; 3],
     pub(super) threads: u32,
+    /// Beside the kernel's own arrays.
+    pub(super) shared_bytes: u32,
 }
 
 // SAFETY: the driver's objects may be used from any thread; the function's library is held by the plan.
@@ -47,7 +49,7 @@ impl Launch {
             blockDimX: self.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: self.shared_bytes,
             kernelParams: arguments.as_mut_ptr(),
             extra: std::ptr::null_mut(),
             kern: std::ptr::null_mut(),
@@ -69,7 +71,7 @@ impl Launch {
                 self.threads,
                 1,
                 1,
-                0,
+                self.shared_bytes,
                 stream.as_ptr(),
                 arguments.as_mut_ptr(),
                 std::ptr::null_mut(),

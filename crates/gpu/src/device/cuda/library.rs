@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{env, fs, process, ptr};
 
-use cudarc::driver::sys::{self, CUfunction, CUmodule};
+use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule};
 use cudarc::nvrtc::sys as nvrtc;
 
 use super::driver::{Context, check};
 use crate::device::{Constant, DeviceError};
+use crate::kernel::Kernel;
 use crate::kernels::FUNCTION_CONSTANTS;
 
 /// All of `kernels/` as one text that NVRTC compiles.
@@ -33,6 +34,13 @@ pub fn compile(architecture: &str, constants: &[Constant]) -> Result<Vec<u8>, De
         let _ = keep(&path, &code);
     }
     Ok(code)
+}
+
+/// Whether NVRTC, which compiles the kernels, is there.
+#[must_use]
+pub fn has_compiler() -> bool {
+    // SAFETY: it only looks for the library.
+    unsafe { nvrtc::is_culib_present() }
 }
 
 fn flags(architecture: &str, constants: &[Constant]) -> Vec<String> {
@@ -75,8 +83,7 @@ fn keep(path: &Path, code: &[u8]) -> std::io::Result<()> {
 }
 
 fn run_nvrtc(flags: &[String]) -> Result<Vec<u8>, String> {
-    // SAFETY: it only looks for the library.
-    if !unsafe { nvrtc::is_culib_present() } {
+    if !has_compiler() {
         return Err(
             "libnvrtc.so is not found: it comes with the CUDA toolkit or with `pip install nvidia-cuda-nvrtc`, and \
                     LD_LIBRARY_PATH has to name its folder"
@@ -157,13 +164,19 @@ impl Library {
         Ok(Arc::new(Self { module, context }))
     }
 
-    /// A kernel by its name in the library.
-    pub(super) fn function(&self, kernel: &str) -> Result<CUfunction, String> {
-        let name = CString::new(format!("lily_{kernel}")).map_err(|error| error.to_string())?;
+    /// A kernel, ready to be given what storage it is launched with.
+    pub(super) fn function(&self, kernel: &Kernel) -> Result<CUfunction, String> {
+        let name = CString::new(format!("lily_{}", kernel.name)).map_err(|error| error.to_string())?;
         let mut function = ptr::null_mut();
         // SAFETY: the module is loaded, the name outlives the call.
         let found = unsafe { sys::cuModuleGetFunction(&raw mut function, self.module, name.as_ptr()) };
         check(found, "cuModuleGetFunction")?;
+        if kernel.launch_bytes > 0 {
+            let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is of this module.
+            let allowed = unsafe { sys::cuFuncSetAttribute(function, most, kernel.launch_bytes as c_int) };
+            check(allowed, "cuFuncSetAttribute")?;
+        }
         Ok(function)
     }
 }

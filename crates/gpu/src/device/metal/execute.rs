@@ -19,7 +19,7 @@ use super::chip::Chip;
 use super::library::{Library, Pipeline};
 use super::memory::{Held, Memory};
 use super::queue::Queue;
-use crate::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket};
+use crate::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket, Tiles};
 use crate::plan::{Dispatch, Plan};
 
 /// Buffers that a kernel can have, parameters included.
@@ -180,8 +180,9 @@ impl Device for MetalDevice {
         self.memory.limits()
     }
 
-    fn tensor_tiles(&self) -> bool {
-        self.library.as_ref().map_or(self.chip.tensors, Library::tensors)
+    fn tiles(&self) -> Tiles {
+        let tensors = self.library.as_ref().map_or(self.chip.tensors, Library::tensors);
+        if tensors { Tiles::Tensor } else { Tiles::Simdgroup }
     }
 
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
