@@ -1,14 +1,31 @@
-//! What runs the model: the processor, or the GPU where this build has one.
+//! What runs the model: the processor, or the GPU that this build can use: Metal's on macOS, CUDA's on Linux.
 
 use anyhow::Result;
 use clap::ValueEnum;
+use lily_checkpoint::Checkpoint;
+#[cfg(target_os = "linux")]
+use lily_gpu::device::cuda::{self, CudaDevice as GpuDevice};
 #[cfg(target_os = "macos")]
-pub(crate) use metal::{MetalBackend, metal};
+use lily_gpu::device::metal::MetalDevice as GpuDevice;
+use lily_gpu::device::{Device as _, Tiles};
+use lily_gpu::{GpuBackend, Options};
+
+use crate::terminal::tell;
+
+/// The model on this build's GPU.
+pub(crate) type Gpu = GpuBackend<GpuDevice>;
+
+/// Of what a GPU's system recommends to give it, the share that a plan may take; the rest is for what drivers round up and
+/// what we misjudge.
+const SHARE_OF_GPU: f64 = 0.98;
+
+/// Tokens of a step: as many as it takes to fill the GPU.
+const PREFILL_ROWS: usize = if cfg!(target_os = "macos") { 2048 } else { 4096 };
 
 /// As `--device` has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DeviceChoice {
-    /// The fastest that is proved to be right here: for now the processor.
+    /// The fastest that is proved to be right here.
     #[default]
     Auto,
     /// The processor.
@@ -16,6 +33,9 @@ pub(crate) enum DeviceChoice {
     /// The GPU of a Mac.
     #[cfg_attr(not(target_os = "macos"), value(hide = true))]
     Metal,
+    /// An NVIDIA GPU.
+    #[cfg(target_os = "linux")]
+    Cuda,
 }
 
 /// What was chosen.
@@ -23,25 +43,11 @@ pub(crate) enum DeviceChoice {
 pub(crate) enum Device {
     /// The processor.
     Cpu,
-    /// The GPU of a Mac, and as many bytes as it should be given.
-    #[cfg(target_os = "macos")]
-    Metal { recommended_bytes: u64 },
+    /// The GPU, as many bytes of it as a plan may take, and what it makes products of.
+    Gpu { bytes: u64, tiles: Tiles },
 }
 
 impl DeviceChoice {
-    /// The device that is meant.
-    #[cfg(not(target_os = "macos"))]
-    pub(crate) fn resolve(self) -> Result<Device> {
-        match self {
-            Self::Auto | Self::Cpu => Ok(Device::Cpu),
-            Self::Metal => anyhow::bail!(
-                "--device metal: there is Metal on macOS only, and this is {}; --device cpu computes here, as it does \
-                 without the option",
-                std::env::consts::OS
-            ),
-        }
-    }
-
     /// The device that is meant. `auto` does not take Metal until a Mac has run it (docs/metal.md): a wrong answer is worse
     /// than a slow one.
     #[cfg(target_os = "macos")]
@@ -49,12 +55,34 @@ impl DeviceChoice {
         match self {
             Self::Cpu => Ok(Device::Cpu),
             Self::Auto => {
-                crate::terminal::tell(format_args!(
+                tell(format_args!(
                     "note: the processor computes; --device metal tries the GPU, which no Mac has proved yet (docs/metal.md)"
                 ));
                 Ok(Device::Cpu)
             }
-            Self::Metal => Ok(Device::Metal { recommended_bytes: metal::recommended_bytes()? }),
+            Self::Metal => gpu(),
+        }
+    }
+
+    /// The device that is meant. `auto` takes a GPU if there is one and what compiles its kernels.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn resolve(self) -> Result<Device> {
+        match self {
+            Self::Cpu => Ok(Device::Cpu),
+            Self::Cuda => gpu(),
+            Self::Metal => anyhow::bail!(
+                "--device metal: there is Metal on macOS only, and this is {}; --device cpu and --device cuda compute here",
+                std::env::consts::OS
+            ),
+            Self::Auto if cuda::count() == 0 => Ok(Device::Cpu),
+            Self::Auto if !cuda::has_compiler() => {
+                tell(format_args!("note: the processor computes; --device cuda tells what the GPU lacks"));
+                Ok(Device::Cpu)
+            }
+            Self::Auto => Ok(gpu().unwrap_or_else(|error| {
+                tell(format_args!("note: the processor computes, as the GPU cannot: {error}"));
+                Device::Cpu
+            })),
         }
     }
 }
@@ -64,8 +92,8 @@ impl Device {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
-            #[cfg(target_os = "macos")]
-            Self::Metal { .. } => "metal",
+            Self::Gpu { .. } if cfg!(target_os = "macos") => "metal",
+            Self::Gpu { .. } => "cuda",
         }
     }
 
@@ -78,29 +106,31 @@ impl Device {
     pub(crate) fn memory_name(self) -> &'static str {
         match self {
             Self::Cpu => "this machine",
-            #[cfg(target_os = "macos")]
-            Self::Metal { .. } => "the GPU",
+            Self::Gpu { .. } => "the GPU",
         }
     }
 }
 
-#[cfg(target_os = "macos")]
-mod metal {
-    use anyhow::Result;
-    use lily_checkpoint::Checkpoint;
-    use lily_gpu::device::metal::MetalDevice;
-    use lily_gpu::device::{Device as _, DeviceError};
-    use lily_gpu::{GpuBackend, Options};
+fn open() -> Result<GpuDevice> {
+    #[cfg(target_os = "macos")]
+    let device = GpuDevice::open()?;
+    #[cfg(target_os = "linux")]
+    let device = GpuDevice::open(cuda::Options::default())?;
+    Ok(device)
+}
 
-    pub(crate) type MetalBackend = GpuBackend<MetalDevice>;
+fn gpu() -> Result<Device> {
+    let device = open()?;
+    let bytes = (device.limits().recommended_bytes as f64 * SHARE_OF_GPU) as u64;
+    Ok(Device::Gpu { bytes, tiles: device.tiles() })
+}
 
-    /// Bytes that macOS recommends to give the GPU.
-    pub(super) fn recommended_bytes() -> Result<u64, DeviceError> {
-        Ok(MetalDevice::open()?.limits().recommended_bytes)
-    }
+/// What the GPU is to hold for so many sequences of so many tokens.
+pub(crate) fn options(context: usize, sequences: usize) -> Options {
+    Options { prefill_rows: PREFILL_ROWS, ..Options::new(context, sequences) }
+}
 
-    /// The backend, its kernels compiled.
-    pub(crate) fn metal(checkpoint: &Checkpoint, options: &Options) -> Result<MetalBackend> {
-        Ok(GpuBackend::new(MetalDevice::open()?, checkpoint, *options)?)
-    }
+/// The model on the GPU, its kernels compiled.
+pub(crate) fn backend(checkpoint: &Checkpoint, options: &Options) -> Result<Gpu> {
+    Ok(GpuBackend::new(open()?, checkpoint, *options)?)
 }

@@ -13,15 +13,11 @@ use lily_engine::{Engine, Penalties};
 
 use crate::cache::{self, CacheSize};
 use crate::cli::ModelArgs;
-use crate::device::Device;
+use crate::device::{self, Device, Gpu};
 use crate::terminal::tell;
 
 /// The share of the machine's memory that a plan may take; the rest is for the system and for what we misjudge.
 const SHARE_OF_MEMORY: f64 = 0.95;
-
-/// The share of what macOS recommends to give the GPU; the rest is for what drivers round up and what we misjudge.
-#[cfg(target_os = "macos")]
-const SHARE_OF_GPU: f64 = 0.98;
 
 /// A checkpoint, ready to run.
 pub(crate) struct Model {
@@ -77,15 +73,13 @@ impl Model {
     }
 
     /// The GPU as a backend.
-    #[cfg(target_os = "macos")]
-    pub(crate) fn metal(&self) -> Result<crate::device::MetalBackend> {
-        crate::device::metal(&self.checkpoint, &self.metal_options()?.0)
+    pub(crate) fn gpu(&self) -> Result<Gpu> {
+        device::backend(&self.checkpoint, &self.gpu_options()?.0)
     }
 
     /// What the GPU is to hold, and how many bytes of it the prefix cache may count as its own.
-    #[cfg(target_os = "macos")]
-    fn metal_options(&self) -> Result<(lily_gpu::Options, u64)> {
-        let options = lily_gpu::Options::new(self.plan.context, self.plan.parallel);
+    fn gpu_options(&self) -> Result<(lily_gpu::Options, u64)> {
+        let options = device::options(self.plan.context, self.plan.parallel);
         Ok(options.with_cache(&self.checkpoint.config, self.plan.cache)?)
     }
 
@@ -96,7 +90,6 @@ impl Model {
 
     /// As [`Model::start`], the prefix cache also on disk: in this directory, with at most so many bytes.
     pub(crate) fn start_with_disk(&self, disk: Option<(PathBuf, u64)>) -> Result<Engine> {
-        #[cfg_attr(not(target_os = "macos"), expect(unused_mut, reason = "only a GPU's cache is divided"))]
         let mut options = lily_engine::Options {
             parallel: self.plan.parallel,
             cache: cache::options(&self.plan, &self.tokenizer, (&self.checkpoint, &self.source), disk)?,
@@ -104,12 +97,11 @@ impl Model {
         };
         match self.device {
             Device::Cpu => Ok(Engine::start(self.cpu()?, options)),
-            #[cfg(target_os = "macos")]
-            Device::Metal { .. } => {
-                let (gpu, cache_bytes) = self.metal_options()?;
+            Device::Gpu { .. } => {
+                let (gpu, cache_bytes) = self.gpu_options()?;
                 options.cache.bytes = cache_bytes;
                 options.prefill_chunk = gpu.prefill_rows;
-                Ok(Engine::start(self.metal()?, options))
+                Ok(Engine::start(self.gpu()?, options))
             }
         }
     }
@@ -227,11 +219,9 @@ pub(crate) fn plan(
             let available = (memory as f64 * SHARE_OF_MEMORY) as u64;
             (CpuBackend::plan(config, weights, asked, parallel), memory, available)
         }
-        #[cfg(target_os = "macos")]
-        Device::Metal { recommended_bytes } => {
-            let options = lily_gpu::Options::new(asked, parallel);
-            let plan = crate::device::MetalBackend::plan(config, weights, &options)?;
-            (plan, recommended_bytes, (recommended_bytes as f64 * SHARE_OF_GPU) as u64)
+        Device::Gpu { bytes, tiles } => {
+            let options = lily_gpu::Options { tiles, ..device::options(asked, parallel) };
+            (Gpu::plan(config, weights, &options)?, bytes, bytes)
         }
     };
     let plan = MemoryPlan { cache: cache.fixed(), ..plan };

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::measure::{Contract, Measured, measure};
 use crate::cli::{BenchLengthArgs, ModelArgs};
-use crate::device::Device;
+use crate::device::{self, Device};
 
 /// What the process tells, as a line of JSON.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -67,10 +67,9 @@ pub(crate) fn measure_length(args: &BenchLengthArgs) -> Result<()> {
             let options = lily_cpu::Options { threads: args.model.threads, max_context, simd: Some(args.simd) };
             measure(&mut CpuBackend::new(Arc::new(checkpoint), options)?, &contract)?
         }
-        #[cfg(target_os = "macos")]
-        Device::Metal { .. } => {
-            let options = lily_gpu::Options::new(max_context, 1);
-            measure(&mut crate::device::metal(&checkpoint, &options)?, &contract)?
+        Device::Gpu { .. } => {
+            let options = device::options(max_context, 1);
+            measure(&mut device::backend(&checkpoint, &options)?, &contract)?
         }
     };
     let told = Told { measured, peak_memory: peak_memory() };

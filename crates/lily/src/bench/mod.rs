@@ -28,7 +28,7 @@ use crate::bench::output::Outputs;
 use crate::bench::report::{Report, Row, Settings};
 use crate::cache::CacheSize;
 use crate::cli::BenchArgs;
-use crate::device::Device;
+use crate::device::{self, Device};
 use crate::load::{open_checkpoint, plan};
 use crate::terminal::tell;
 
@@ -56,12 +56,12 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     let chunk = if device == Device::Cpu {
         lily_engine::Options::new(vocabulary).prefill_chunk
     } else {
-        lily_gpu::Options::new(plan.context, plan.parallel).prefill_rows
+        device::options(plan.context, plan.parallel).prefill_rows
     };
     let simd = args.simd.unwrap_or_else(Simd::best);
     let mut outputs = Outputs::open(args, lengths.clone())?;
 
-    let machine = Machine::measure(simd, model.threads)?;
+    let machine = if device == Device::Cpu { Machine::measured(simd, model.threads)?.0 } else { Machine::new()? };
     let mut report = Report {
         lily: env!("CARGO_PKG_VERSION"),
         model: checkpoint.name().to_owned(),

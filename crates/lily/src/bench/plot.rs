@@ -22,11 +22,7 @@ pub(crate) fn svg(report: &Report, lengths: &[usize]) -> Result<String> {
 fn draw(svg: &mut String, report: &Report, lengths: &[usize]) -> Result<(), Box<dyn std::error::Error>> {
     let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
-    let settings = &report.settings;
-    let title = format!(
-        "{} on {} ({} {}, {} threads)",
-        report.model, report.machine.processor, settings.backend, settings.simd, settings.threads
-    );
+    let title = format!("{} on {} ({})", report.model, report.machine.processor, report.runs_on());
     let panels = area.titled(&title, (FONT, 18))?.split_evenly((1, 2));
     let panel = |index: usize, name: &str, figure: fn(&Figures) -> f64| {
         let points = report.lengths.iter().map(|row| (row.figures.length as f64, figure(&row.figures))).collect();

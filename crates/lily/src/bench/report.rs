@@ -53,10 +53,10 @@ pub(crate) struct Figures {
     pub(crate) length: usize,
     pub(crate) prefill_tokens_per_second: f64,
     pub(crate) prefill_gmac_per_second: f64,
-    pub(crate) prefill_share_of_peak: f64,
+    pub(crate) prefill_share_of_peak: Option<f64>,
     pub(crate) decode_tokens_per_second: f64,
     pub(crate) decode_gb_per_second: f64,
-    pub(crate) decode_share_of_bandwidth: f64,
+    pub(crate) decode_share_of_bandwidth: Option<f64>,
     pub(crate) peak_memory_bytes: Option<u64>,
     pub(crate) digest: String,
 }
@@ -71,10 +71,10 @@ impl Row {
             length,
             prefill_tokens_per_second: length as f64 / prefill,
             prefill_gmac_per_second: gmac,
-            prefill_share_of_peak: gmac / machine.peak_gmac_per_second,
+            prefill_share_of_peak: machine.roofs.map(|roofs| gmac / roofs.peak_gmac_per_second),
             decode_tokens_per_second: steps as f64 / decode,
             decode_gb_per_second: gb,
-            decode_share_of_bandwidth: gb / machine.read_gb_per_second,
+            decode_share_of_bandwidth: machine.roofs.map(|roofs| gb / roofs.read_gb_per_second),
             peak_memory_bytes: told.peak_memory,
             digest: told.measured.digest,
         };
@@ -94,6 +94,16 @@ fn median(values: &[f64]) -> f64 {
 }
 
 impl Report {
+    /// What computes: `cpu (avx2, 2 threads)`, or a GPU's backend.
+    pub(crate) fn runs_on(&self) -> String {
+        let Settings { backend, simd, threads, .. } = &self.settings;
+        let plural = if *threads == 1 { "thread" } else { "threads" };
+        match self.machine.roofs {
+            Some(_) => format!("{backend} ({simd}, {threads} {plural})"),
+            None => (*backend).to_owned(),
+        }
+    }
+
     /// Indented JSON and a line end.
     pub(crate) fn write_json(&self, mut out: impl Write) -> Result<()> {
         serde_json::to_writer_pretty(&mut out, self)?;
@@ -129,6 +139,7 @@ impl Report {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use super::super::machine::Roofs;
     use super::super::measure::Measured;
     use super::*;
 
@@ -139,8 +150,7 @@ pub(crate) mod tests {
             cores: 2,
             memory: 24 << 30,
             load_average: Some(0.1),
-            read_gb_per_second: 16.0,
-            peak_gmac_per_second: 200.0,
+            roofs: Some(Roofs { read_gb_per_second: 16.0, peak_gmac_per_second: 200.0 }),
         };
         let cost = Cost {
             weight_bytes: 1_000_000_000,
@@ -164,9 +174,9 @@ pub(crate) mod tests {
     fn figures_come_from_medians() {
         let figures = &report().lengths[0].figures;
         assert_eq!(figures.prefill_tokens_per_second, 32.0);
-        assert_eq!((figures.prefill_gmac_per_second, figures.prefill_share_of_peak), (96.0, 0.48));
+        assert_eq!((figures.prefill_gmac_per_second, figures.prefill_share_of_peak), (96.0, Some(0.48)));
         assert_eq!(figures.decode_tokens_per_second, 6.4);
-        assert_eq!((figures.decode_gb_per_second, figures.decode_share_of_bandwidth), (7.04, 0.44));
+        assert_eq!((figures.decode_gb_per_second, figures.decode_share_of_bandwidth), (7.04, Some(0.44)));
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
     }
 

@@ -7,22 +7,23 @@ pub(crate) fn header(report: &Report) -> String {
     let Report { lily, model, settings, machine, .. } = report;
     let gib = machine.memory as f64 / f64::from(1 << 30);
     let load = machine.load_average.map_or_else(String::new, |load| format!(", load average {load:.2}"));
-    let threads = if settings.threads == 1 { "thread" } else { "threads" };
+    let best = machine.roofs.map_or_else(String::new, |roofs| {
+        format!(
+            "; at best reads {:.1} GB/s, multiplies {:.0} GMAC/s",
+            roofs.read_gb_per_second, roofs.peak_gmac_per_second
+        )
+    });
     format!(
         "{model}, lily {lily}\n\
          {processor}, {cores} cores, {gib:.1} GiB{load}\n\
-         {backend} ({simd}, {count} {threads}); at best reads {read:.1} GB/s, multiplies {peak:.0} GMAC/s\n\
+         {runs_on}{best}\n\
          medians of {repeats} after a warm-up; {steps} greedy steps after the prompt; prompt in chunks of {chunk}\n\
          \n\
          {empty:>7}  {prefill}  {decode}\n\
          {length:>7}  {tokens:>9}{gmac:>9}{of_peak:>9}  {tokens:>9}{gb:>9}{of_peak:>9}  {memory:>11}  digest",
         processor = machine.processor,
+        runs_on = report.runs_on(),
         cores = machine.cores,
-        backend = settings.backend,
-        simd = settings.simd,
-        count = settings.threads,
-        read = machine.read_gb_per_second,
-        peak = machine.peak_gmac_per_second,
         repeats = settings.repeats,
         steps = settings.steps,
         chunk = settings.chunk,
@@ -41,7 +42,7 @@ pub(crate) fn header(report: &Report) -> String {
 /// A row, aligned with the header.
 pub(crate) fn row(row: &Row) -> String {
     let figures = &row.figures;
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    let percent = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| format!("{:.0} %", 100.0 * share));
     let memory = figures
         .peak_memory_bytes
         .map_or_else(|| "-".into(), |bytes| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30)));

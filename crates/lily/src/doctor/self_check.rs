@@ -30,8 +30,7 @@ pub(super) fn run(model: &Model) -> Result<(Finding, ())> {
     }
     let answers = match model.device {
         Device::Cpu => answers(&mut model.cpu()?, &goldens, model)?,
-        #[cfg(target_os = "macos")]
-        Device::Metal { .. } => answers(&mut model.metal()?, &goldens, model)?,
+        Device::Gpu { .. } => answers(&mut model.gpu()?, &goldens, model)?,
     };
     Ok((report(&answers, model), ()))
 }

@@ -35,8 +35,8 @@ pub(super) fn estimate(
         return Ok((Finding::good(says).with("bytes_per_token", json!(per_token)), ()));
     }
     let threads = if threads == 0 { std::thread::available_parallelism().map_or(1, NonZero::get) } else { threads };
-    let machine = Machine::measure(Simd::best(), threads)?;
-    let read = machine.read_gb_per_second * 1e9;
+    let (machine, roofs) = Machine::measured(Simd::best(), threads)?;
+    let read = roofs.read_gb_per_second * 1e9;
     let longest = plan.context.saturating_sub(1);
     let lengths: Vec<usize> = CONTEXTS.into_iter().filter(|&length| length < longest).chain([longest]).collect();
     let decode: Vec<(usize, f64)> =
@@ -46,10 +46,10 @@ pub(super) fn estimate(
     let says = format!(
         "decode at most {}: {:.1} GB/s are read, {:.2} GB a token",
         rates.join(", "),
-        machine.read_gb_per_second,
+        roofs.read_gb_per_second,
         per_token as f64 / 1e9
     );
-    let prefill = machine.peak_gmac_per_second * 1e9 / cost.layer_multiplications as f64;
+    let prefill = roofs.peak_gmac_per_second * 1e9 / cost.layer_multiplications as f64;
     let figures: Vec<_> =
         decode.iter().map(|(length, rate)| json!({"context": length, "tokens_per_second": rate})).collect();
     let finding = Finding::good(says)

@@ -22,8 +22,7 @@ pub(crate) fn report(model: &Model, file: &Path, window: usize) -> Result<()> {
     let bar = bar(ids.len(), "tokens");
     let sum = match model.device {
         Device::Cpu => over_windows(&mut model.cpu()?, &ids, window, &bar)?,
-        #[cfg(target_os = "macos")]
-        Device::Metal { .. } => over_windows(&mut model.metal()?, &ids, window, &bar)?,
+        Device::Gpu { .. } => over_windows(&mut model.gpu()?, &ids, window, &bar)?,
     };
     bar.finish_and_clear();
     let scored: usize = ids.chunks(window).map(|part| part.len() - 1).sum();
