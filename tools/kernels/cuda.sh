@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Compiles the CUDA text of all kernels for a GPU with Hopper's own ones and for one without. Needs no GPU; installs NVRTC for itself.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet --disable-pip-version-check nvidia-cuda-nvrtc
+cargo run --quiet --locked -p lily-msl --example emit -- kernels "$work" cuda
+for architecture in sm_90a sm_80; do
+  "$work/venv/bin/python" tools/kernels/nvrtc.py "$work/kernels.cu" --arch "$architecture"
+done
