@@ -7,7 +7,7 @@ use std::{env, process};
 #[allow(dead_code, unreachable_pub)]
 mod compile;
 
-use compile::{Compiler, Flavour, KERNELS};
+use compile::{Compiler, FOLDERS, Flavour, KERNELS};
 
 fn main() {
     for path in [KERNELS, "runtime", "src/compile.rs", lily_msl::SHIM_DIRECTORY] {
@@ -34,7 +34,7 @@ fn build() -> Result<(), compile::Error> {
         return Ok(());
     }
 
-    let library = lily_msl::Library::parse(Path::new(KERNELS))?;
+    let library = lily_msl::Library::parse_with(Path::new(KERNELS), FOLDERS)?;
     let objects = compiler.objects(Flavour::Plain, &library, &folder)?;
     // Kernels register themselves by static initialisers, and a linker leaves out the objects of an archive that nothing
     // names. So all become one object, which the runtime's names bring in.

@@ -1,5 +1,7 @@
 //! Runs the model on a GPU: a step is recorded once as a plan of kernel dispatches and replayed.
 
+#[cfg(feature = "ablate")]
+pub mod ablate;
 mod ahead;
 mod backend;
 mod batch;

@@ -10,6 +10,8 @@ use lily_msl::Library;
 
 /// The folder of the kernels.
 pub const KERNELS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels");
+/// Folders in it that this build takes too.
+pub const FOLDERS: &[&str] = if cfg!(feature = "ablate") { &["ablate"] } else { &[] };
 const RUNTIME: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/runtime");
 /// The runtime's sources, besides headers.
 const RUNTIME_FILES: [&str; 4] = ["arena.cpp", "fiber.cpp", "launch.cpp", "worker.cpp"];

@@ -8,7 +8,7 @@ use std::{env, fmt};
 
 use lily_msl::Access;
 
-use crate::compile::KERNELS;
+use crate::compile::{FOLDERS, KERNELS};
 
 /// Why a kernel did not run, or not to its end.
 #[derive(Debug, thiserror::Error)]
@@ -299,7 +299,7 @@ pub(crate) struct Run<'a> {
 
 /// The kernels' sources, parsed for their signatures.
 fn sources() -> Result<lily_msl::Library, lily_msl::Error> {
-    lily_msl::Library::parse(Path::new(KERNELS))
+    lily_msl::Library::parse_with(Path::new(KERNELS), FOLDERS)
 }
 
 /// One more than the last slot.

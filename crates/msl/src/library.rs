@@ -37,7 +37,19 @@ impl Library {
     /// # Errors
     /// Every breach of the dialect that was found, or the file that can't be read.
     pub fn parse(directory: &Path) -> Result<Self, Error> {
-        let library = Self::from_sources(&texts(directory, &["metal", "h"])?)?;
+        Self::parse_with(directory, &[])
+    }
+
+    /// As [`parse`](Self::parse), and all `*.metal` and `*.h` of some of its folders too.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_with(directory: &Path, folders: &[&str]) -> Result<Self, Error> {
+        let mut sources = texts(directory, &["metal", "h"])?;
+        for folder in folders {
+            sources.extend(texts(&directory.join(folder), &["metal", "h"])?);
+        }
+        let library = Self::from_sources(&sources)?;
         let variants = directory.join("cuda");
         Ok(library.with_cuda_variants(if variants.is_dir() { texts(&variants, &["cu", "h"])? } else { Vec::new() }))
     }
