@@ -233,6 +233,10 @@ pub(crate) struct BenchArgs {
     /// Draw tokens a second against the length, as SVG.
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
+    /// Leave out the GPU's ideas one at a time, or only these, and print what each brings.
+    #[cfg(feature = "ablate")]
+    #[arg(long, value_name = "IDEA,...", value_enum, num_args = 0.., require_equals = true, value_delimiter = ',')]
+    pub(crate) ablate: Option<Vec<crate::bench::Idea>>,
 }
 
 /// `lily bench-length`: what `lily bench` starts itself with.

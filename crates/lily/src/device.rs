@@ -134,3 +134,12 @@ pub(crate) fn options(context: usize, sequences: usize) -> Options {
 pub(crate) fn backend(checkpoint: &Checkpoint, options: &Options) -> Result<Gpu> {
     Ok(GpuBackend::new(open()?, checkpoint, *options)?)
 }
+
+/// The same on a device that can leave out an idea.
+#[cfg(feature = "ablate")]
+pub(crate) fn ablated(
+    checkpoint: &Checkpoint,
+    options: &Options,
+) -> Result<GpuBackend<lily_gpu::ablate::Ablated<GpuDevice>>> {
+    Ok(GpuBackend::new(lily_gpu::ablate::Ablated::new(open()?), checkpoint, *options)?)
+}

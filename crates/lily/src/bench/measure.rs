@@ -57,7 +57,7 @@ pub(crate) fn measure<B: Backend>(backend: &mut B, contract: &Contract) -> Resul
 }
 
 /// Token i is ((i · 2654435761) mod 2³²) mod `vocabulary`: spread over the vocabulary and the same everywhere.
-fn prompt(length: usize, vocabulary: usize) -> Vec<u32> {
+pub(super) fn prompt(length: usize, vocabulary: usize) -> Vec<u32> {
     (0..length).map(|index| (index as u32).wrapping_mul(2_654_435_761) % vocabulary as u32).collect()
 }
 
@@ -89,7 +89,7 @@ fn pass<B: Backend>(backend: &mut B, contract: &Contract, prompt: &[u32]) -> Res
 }
 
 /// Appends `tokens` and gives the token drawn after them.
-fn step<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[u32], draw: Draw<'_>) -> Result<u32> {
+pub(super) fn step<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &[u32], draw: Draw<'_>) -> Result<u32> {
     match backend.forward(&mut [Segment { state, tokens, want: Want::Sample(draw) }])?.as_slice() {
         [Output::Sample(sample)] => Ok(sample.token),
         [Output::NoFiniteLogit] => bail!("the model gave no finite logit: are the weights sound?"),

@@ -3,6 +3,8 @@
 //! Each length is measured by a process of its own, which this program starts of itself ([`child`]), so that none
 //! profits from what another left in memory; the weights stay in the system's page cache.
 
+#[cfg(feature = "ablate")]
+mod ablate;
 mod child;
 mod cost;
 mod machine;
@@ -19,6 +21,8 @@ use lily_backend::MemoryPlan;
 use lily_chat::Tokenizer;
 use lily_cpu::Simd;
 
+#[cfg(feature = "ablate")]
+pub(crate) use ablate::Idea;
 pub(crate) use child::measure_length;
 pub(crate) use cost::Cost;
 pub(crate) use machine::Machine;
@@ -37,6 +41,10 @@ const DEFAULT_LENGTHS: (usize, usize) = (256, 131_072);
 
 /// Measures every length and reports.
 pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
+    #[cfg(feature = "ablate")]
+    if let Some(ideas) = &args.ablate {
+        return ablate::ablate(args, ideas);
+    }
     let mut model = args.model.clone();
     if model.threads == 0 {
         model.threads = std::thread::available_parallelism().map_or(1, NonZero::get);

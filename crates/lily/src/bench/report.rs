@@ -83,7 +83,7 @@ impl Row {
 }
 
 /// The middle value, or the mean of the two in the middle; NaN of none.
-fn median(values: &[f64]) -> f64 {
+pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {
