@@ -38,7 +38,7 @@ pub(crate) enum Idea {
     Scan,
     /// Decode attention reads keys and values once for all query heads; without, once for each.
     Packing,
-    /// Decode attention takes the context in blocks of 256 tokens; without, in 64 parts of whatever length.
+    /// Decode attention takes the context in blocks of 256 tokens; without, its plan's room for one in at most 64 parts.
     Blocks,
     /// Dispatches run side by side where they may; without, one after another.
     Concurrency,
