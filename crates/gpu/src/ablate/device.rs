@@ -22,8 +22,10 @@ pub struct Ablated<D: Device> {
 /// A plan, made ready for each ablation that it was run with.
 pub struct Prepared<E> {
     plan: Plan,
-    made: RefCell<Vec<(Option<Ablation>, Vec<Piece<E>>)>>,
+    made: RefCell<Vec<(Option<Ablation>, Pieces<E>)>>,
 }
+
+type Pieces<E> = Vec<Piece<E>>;
 
 /// A part of a plan, and what the CPU does when it has run.
 pub(super) struct Piece<E> {
@@ -49,7 +51,7 @@ impl<D: Device> Ablated<D> {
         self.without.set(idea);
     }
 
-    fn pieces(&mut self, plan: &Plan) -> Result<Vec<Piece<D::Executable>>, DeviceError> {
+    fn pieces(&mut self, plan: &Plan) -> Result<Pieces<D::Executable>, DeviceError> {
         let Self { inner, scratch, .. } = self;
         let (Some(ablation), Some(sizes)) = (self.without.get(), self.sizes) else {
             return Ok(vec![Piece { executable: inner.prepare(plan)?, sort: None }]);
