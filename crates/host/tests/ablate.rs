@@ -14,8 +14,8 @@ const CHUNKS: [usize; 2] = [64, 21];
 const CONTEXT: usize = 270;
 const STEPS: usize = 2;
 
-/// Of logits, where only the order of fp32 sums differs.
-const NEAR: f32 = 2e-2;
+/// Of logits, where only the order of fp32 sums differs: 1.2e-5 was seen.
+const NEAR: f32 = 1e-4;
 
 fn tokens(length: usize) -> Vec<u32> {
     (0..length as u32).map(|place| place.wrapping_mul(2_654_435_761) % 6000).collect()
