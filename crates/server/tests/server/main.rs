@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod bad_input;
+mod cached;
 mod chat;
 mod client;
 mod completions;

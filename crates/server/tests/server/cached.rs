@@ -1,0 +1,72 @@
+//! Every endpoint says how much of a prompt it did not have to read.
+
+use crate::client::{get, post};
+use crate::serving::{model_with_cache, wait_until};
+use serde_json::{Value, json};
+
+/// The object named `usage` that comes last in an answer, streamed or not, whatever it is in.
+fn usage(text: &str) -> Value {
+    let values = text.lines().map(|line| line.strip_prefix("data: ").unwrap_or(line));
+    let values = values.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut usages = values.filter_map(|value| {
+        let place = if value["response"].is_object() { &value["response"]["usage"] } else { &value["usage"] };
+        place.is_object().then(|| place.clone())
+    });
+    usages.next_back().unwrap_or_else(|| panic!("no usage: {text}"))
+}
+
+/// What `names` lead to.
+fn count(usage: &Value, names: &str) -> u64 {
+    let found = usage.pointer(names).and_then(Value::as_u64);
+    found.unwrap_or_else(|| panic!("{names}: {usage}"))
+}
+
+/// Field cases 6 and 8: what is said to be cached is what was not read.
+#[test]
+fn case_6_and_8_cached_tokens_are_true_on_every_endpoint() {
+    let server = model_with_cache();
+    // The engine's first reply is to nobody.
+    wait_until("ready", || get(server.address, "/ready").status == 200);
+    let rules = |name: &str| format!("You are {name}. {}", "Answer each question in one short sentence. ".repeat(30));
+    for stream in [false, true] {
+        // Prompts of its own for each, so that none finds another's.
+        for (endpoint, total, cached) in [
+            ("/v1/chat/completions", "/prompt_tokens", "/prompt_tokens_details/cached_tokens"),
+            ("/v1/completions", "/prompt_tokens", "/prompt_tokens_details/cached_tokens"),
+            ("/v1/responses", "/input_tokens", "/input_tokens_details/cached_tokens"),
+            ("/v1/messages", "", "/cache_read_input_tokens"),
+        ] {
+            let rules = rules(&format!("{endpoint} {stream}"));
+            let ask = |question: &str| {
+                let mut request = match endpoint {
+                    "/v1/completions" => json!({"prompt": rules.clone() + question}),
+                    "/v1/responses" => json!({"instructions": rules, "input": question, "max_output_tokens": 4}),
+                    "/v1/messages" => json!({"system": rules, "messages": [{"role": "user", "content": question}]}),
+                    _ => {
+                        json!({"messages": [{"role": "system", "content": rules}, {"role": "user", "content": question}]})
+                    }
+                };
+                request["stream"] = json!(stream);
+                if endpoint != "/v1/responses" {
+                    request["max_tokens"] = json!(4);
+                }
+                if stream && endpoint.ends_with("completions") {
+                    request["stream_options"] = json!({"include_usage": true});
+                }
+                let before = server.engine.stats().prefilled_tokens;
+                let answer = post(server.address, endpoint, &request);
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                let usage = usage(&answer.text());
+                let cached = count(&usage, cached);
+                let total =
+                    if total.is_empty() { cached + count(&usage, "/input_tokens") } else { count(&usage, total) };
+                let read = server.engine.stats().prefilled_tokens - before;
+                assert_eq!(read, total - cached, "{endpoint}, stream {stream}: {usage}");
+                (total, cached)
+            };
+            assert_eq!(ask("What is 38 + 57?").1, 0, "{endpoint}, stream {stream}");
+            let (total, cached) = ask("What is 38 + 57?");
+            assert!(cached * 10 > total * 8, "{endpoint}, stream {stream}: {cached} of {total}");
+        }
+    }
+}
