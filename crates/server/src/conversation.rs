@@ -50,7 +50,7 @@ impl Conversation {
         }
         let mut prompt = Prompt {
             messages: mem::take(&mut self.messages),
-            tools: self.tools.definitions.clone(),
+            tools: self.tools.shown(),
             add_generation_prompt: true,
             kwargs: mem::take(&mut self.kwargs),
         };

@@ -5,6 +5,7 @@ use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use lily_chat::ToolSet;
 use serde_json::Value;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// The tools of a request.
@@ -12,6 +13,8 @@ use std::sync::Arc;
 pub(crate) struct Tools {
     /// In the form that templates take, which is OpenAI's.
     pub(crate) definitions: Vec<Value>,
+    /// The names of those that the prompt's head does not show, as they come up later in the conversation.
+    pub(crate) deferred: HashSet<String>,
     pub(crate) choice: Choice,
     /// Whether a reply may hold more than one call.
     pub(crate) parallel: bool,
@@ -30,6 +33,11 @@ pub(crate) enum Choice {
     Named(String),
 }
 
+/// A function's name.
+fn name(tool: &Value) -> Option<&str> {
+    tool["function"]["name"].as_str()
+}
+
 impl Tools {
     /// Reads `tools`, `tool_choice` and `parallel_tool_calls` in the form of the chat endpoint.
     pub(crate) fn read(request: &Fields<'_>) -> Result<Self, ApiError> {
@@ -46,6 +54,7 @@ impl Tools {
         }
         let tools = Self {
             definitions: definitions.to_vec(),
+            deferred: HashSet::new(),
             choice: read_choice(request)?,
             parallel: request.boolean("parallel_tool_calls")?.unwrap_or(true),
         };
@@ -70,7 +79,19 @@ impl Tools {
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
-        self.definitions.iter().filter_map(|tool| tool["function"]["name"].as_str())
+        self.definitions.iter().filter_map(name)
+    }
+
+    /// What the prompt's head shows.
+    pub(crate) fn shown(&self) -> Vec<Value> {
+        let is_shown = |tool: &&Value| name(tool).is_none_or(|name| !self.deferred.contains(name));
+        self.definitions.iter().filter(is_shown).cloned().collect()
+    }
+
+    /// The deferred ones by name.
+    pub(crate) fn hidden(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let named = self.definitions.iter().filter_map(|tool| Some((name(tool)?, tool)));
+        named.filter(|(name, _)| self.deferred.contains(*name))
     }
 
     /// What calls in the reply are read by; `None` if nothing in it is a call.

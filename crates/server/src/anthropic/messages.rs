@@ -1,9 +1,12 @@
 //! Anthropic's messages, made into those of OpenAI's chat form, which templates and replay know.
 
 use super::system::join;
+use super::tools::Found;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
+use crate::tools::Tools;
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
 /// A conversation without its system prompt.
 #[derive(Debug, Default)]
@@ -18,16 +21,18 @@ pub(super) struct Messages {
 const NO_IMAGE: &str = "[There is an image here, which this model cannot see.]";
 
 impl Messages {
-    /// Reads `messages`.
-    pub(super) fn read(messages: Option<Value>) -> Result<Self, ApiError> {
+    /// Reads `messages`, which may refer to some of the tools.
+    pub(super) fn read(messages: Option<Value>, tools: &Tools) -> Result<Self, ApiError> {
         let messages = match messages {
             None | Some(Value::Null) => return Err(ApiError::parameter("messages", "'messages' is missing.")),
             Some(Value::Array(messages)) => messages,
             Some(other) => return Err(fields::wrong_type("messages", "an array", &other)),
         };
         let mut read = Self::default();
+        let mut found = Found::new(tools);
         for (index, message) in messages.iter().enumerate() {
-            read.take(&Fields::of(message, &format!("messages[{index}]"))?, index + 1 == messages.len())?;
+            let is_last = index + 1 == messages.len();
+            read.take(&Fields::of(message, &format!("messages[{index}]"))?, is_last, &mut found)?;
         }
         if read.messages.is_empty() {
             return Err(ApiError::parameter("messages", "'messages' is empty."));
@@ -35,7 +40,7 @@ impl Messages {
         Ok(read)
     }
 
-    fn take(&mut self, message: &Fields<'_>, is_last: bool) -> Result<(), ApiError> {
+    fn take(&mut self, message: &Fields<'_>, is_last: bool, found: &mut Found<'_>) -> Result<(), ApiError> {
         let role = fields::string(message.required("role")?, &message.path("role"))?;
         let blocks = match message.required("content")? {
             Value::String(text) => vec![Block::Text(text)],
@@ -43,7 +48,7 @@ impl Messages {
                 .iter()
                 .enumerate()
                 .map(|(index, block)| {
-                    Block::read(&Fields::of(block, &format!("{}[{index}]", message.path("content")))?)
+                    Block::read(&Fields::of(block, &format!("{}[{index}]", message.path("content")))?, found)
                 })
                 .collect::<Result<_, _>>()?,
             other => return Err(fields::wrong_type(&message.path("content"), "a string or an array of blocks", other)),
@@ -150,7 +155,7 @@ enum Block<'v> {
 }
 
 impl<'v> Block<'v> {
-    fn read(block: &Fields<'v>) -> Result<Self, ApiError> {
+    fn read(block: &Fields<'v>, found: &mut Found<'_>) -> Result<Self, ApiError> {
         let text = |name: &str| fields::string(block.required(name)?, &block.path(name));
         match text("type")? {
             "text" => Ok(Self::Text(text("text")?)),
@@ -161,7 +166,7 @@ impl<'v> Block<'v> {
                 Value::Object(input) => Ok(Self::ToolUse { id: text("id")?, name: text("name")?, input }),
                 other => Err(fields::wrong_type(&block.path("input"), "an object", other)),
             },
-            "tool_result" => Ok(Self::ToolResult { id: text("tool_use_id")?, text: result(block)? }),
+            "tool_result" => Ok(Self::ToolResult { id: text("tool_use_id")?, text: result(block, found)? }),
             "image" => Err(no_images(block)),
             other => Err(unknown(block, other)),
         }
@@ -182,15 +187,16 @@ impl<'v> Block<'v> {
 }
 
 /// The text of a tool's result.
-fn result(block: &Fields<'_>) -> Result<String, ApiError> {
+fn result(block: &Fields<'_>, found: &mut Found<'_>) -> Result<String, ApiError> {
     let text = match block.value("content") {
         None => String::new(),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
-            let read =
-                |(index, part)| part_of_result(&Fields::of(part, &format!("{}[{index}]", block.path("content")))?);
-            let parts: Vec<&str> = parts.iter().enumerate().map(read).collect::<Result<_, _>>()?;
-            join(parts)
+            let read = |(index, part)| {
+                part_of_result(&Fields::of(part, &format!("{}[{index}]", block.path("content")))?, found)
+            };
+            let parts: Vec<Cow<'_, str>> = parts.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+            join(parts.iter().map(Cow::as_ref))
         }
         Some(other) => return Err(fields::wrong_type(&block.path("content"), "a string or an array of blocks", other)),
     };
@@ -199,14 +205,13 @@ fn result(block: &Fields<'_>) -> Result<String, ApiError> {
     Ok(if failed { format!("Error: {text}") } else { text })
 }
 
-fn part_of_result<'v>(part: &Fields<'v>) -> Result<&'v str, ApiError> {
+fn part_of_result<'v>(part: &Fields<'v>, found: &mut Found<'_>) -> Result<Cow<'v, str>, ApiError> {
     let text = |name: &str| fields::string(part.required(name)?, &part.path(name));
     match text("type")? {
-        "text" => text("text"),
-        "image" => Ok(NO_IMAGE),
-        "document" => document(part),
-        // The tool is among those that the model is shown already.
-        "tool_reference" => text("tool_name"),
+        "text" => text("text").map(Cow::from),
+        "image" => Ok(NO_IMAGE.into()),
+        "document" => document(part).map(Cow::from),
+        "tool_reference" => text("tool_name").map(|name| found.refer(name)),
         other => Err(unknown(part, other)),
     }
 }
@@ -241,11 +246,11 @@ fn unknown(block: &Fields<'_>, kind: &str) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use super::{Messages, NO_IMAGE};
+    use super::{Messages, NO_IMAGE, Tools};
     use serde_json::{Value, json};
 
     fn read(messages: Value) -> Value {
-        json!(Messages::read(Some(messages)).expect("fine").messages)
+        json!(Messages::read(Some(messages), &Tools::default()).expect("fine").messages)
     }
 
     fn text(text: &str) -> Value {
@@ -297,7 +302,7 @@ mod tests {
             (json!([]), None),
         ] {
             let messages = json!([user, {"role": "assistant", "content": content}]);
-            let read = Messages::read(Some(messages)).expect("fine");
+            let read = Messages::read(Some(messages), &Tools::default()).expect("fine");
             assert_eq!((read.messages.len(), read.prefill.as_deref()), (1, prefill));
         }
     }
@@ -336,7 +341,7 @@ mod tests {
             ),
             (blocks("assistant", json!({"type": "tool_use", "id": "a", "name": "f", "input": {}})), "messages"),
         ] {
-            let error = Messages::read(Some(messages.clone())).expect_err("wrong");
+            let error = Messages::read(Some(messages.clone()), &Tools::default()).expect_err("wrong");
             assert_eq!(error.body()["error"]["param"], path, "{messages}");
         }
     }

@@ -68,7 +68,7 @@ impl Opening {
         }
         let tools = tools::read(request)?;
         let Thinking { mut kwargs, shown: thinking_shown } = Thinking::read(request)?;
-        let Messages { mut messages, prefill } = Messages::read(messages)?;
+        let Messages { mut messages, prefill } = Messages::read(messages, &tools)?;
         if prefill.is_some() {
             if matches!(tools.choice, Choice::Required | Choice::Named(_)) {
                 let message = "'tool_choice' makes the model begin with a call, but the last message begins its reply.";

@@ -3,7 +3,12 @@
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::tools::{Choice, Tools, check_name};
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
 
 /// What the types of those tools begin with that the client runs itself and whose parameters Anthropic has not published
 /// as a schema in the request: a model that was not trained on them cannot know them.
@@ -12,11 +17,17 @@ const UNDECLARED: [&str; 4] = ["bash_", "computer_", "memory_", "text_editor_"];
 /// Reads the tools that the model may call, and whether it must.
 pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
     let mut definitions = Vec::new();
+    let mut deferred = HashSet::new();
     let mut elsewhere = Vec::new();
     for (index, tool) in request.array("tools")?.unwrap_or_default().iter().enumerate() {
         let tool = Fields::of(tool, &format!("tools[{index}]"))?;
         match definition(&tool)? {
-            Some(definition) => definitions.push(definition),
+            Some(definition) => {
+                if tool.boolean("defer_loading")?.unwrap_or(false) {
+                    deferred.extend(definition["function"]["name"].as_str().map(str::to_owned));
+                }
+                definitions.push(definition);
+            }
             None => elsewhere.push(tool.string("name")?.unwrap_or_default()),
         }
     }
@@ -26,7 +37,49 @@ pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
         let message = format!("'tools' has only {}, {RUN_ELSEWHERE}", named(&elsewhere));
         return Err(ApiError::parameter("tools", message).quoting_prompt());
     }
-    Ok(Tools { definitions, choice, parallel })
+    Ok(Tools { definitions, deferred, choice, parallel })
+}
+
+/// The deferred tools that a conversation's searches have found.
+///
+/// Such a tool is shown where it is found and not before: agents send more of them as they are found, and at the head of
+/// the prompt each would leave nothing of it to be found in the cache.
+pub(super) struct Found<'t> {
+    /// Those that are not shown yet, by name.
+    hidden: HashMap<&'t str, &'t Value>,
+}
+
+impl<'t> Found<'t> {
+    pub(super) fn new(tools: &'t Tools) -> Self {
+        Self { hidden: tools.hidden().collect() }
+    }
+
+    /// What a search's result says of a tool: its definition if the model has not seen it yet.
+    pub(super) fn refer<'n>(&mut self, name: &'n str) -> Cow<'n, str> {
+        let Some(definition) = self.hidden.remove(name) else { return name.into() };
+        let mut spelled = Vec::new();
+        match definition.serialize(&mut Serializer::with_formatter(&mut spelled, Spaced)) {
+            Ok(()) => format!("This function can be called now:\n{}", String::from_utf8_lossy(&spelled)).into(),
+            Err(_) => name.into(),
+        }
+    }
+}
+
+/// JSON with spaces, as templates spell definitions.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.begin_array_value(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
 }
 
 const RUN_ELSEWHERE: &str = "which Anthropic's servers run; this server runs no tools itself.";

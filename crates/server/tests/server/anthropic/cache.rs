@@ -1,8 +1,8 @@
 //! A conversation that goes on is not read again, whatever agents write around it.
 
 use super::stream::gather;
-use super::{ask, count, send, tool};
-use crate::serving::model_with_cache;
+use super::{ask, count, reply, send, tool, written};
+use crate::serving::{Speaker, model_with_cache};
 use serde_json::{Value, json};
 
 fn number(usage: &Value, name: &str) -> u64 {
@@ -58,4 +58,64 @@ fn another_conversation_with_the_same_system_prompt_begins_behind_it() {
     assert_eq!(number(&usage(0, "Hello"), "cache_read_input_tokens"), 0);
     let second = usage(1, "What is the capital of Norway?");
     assert!(number(&second, "cache_read_input_tokens") > 4 * number(&second, "input_tokens"), "{second}");
+}
+
+/// What Claude Code 2.1 sends: a system message behind the user's that is blocks at first and text later, thinking whose
+/// text is left out, a tool that stands for those to come, and then such a tool itself, amid the others.
+#[test]
+fn tools_that_are_found_leave_what_was_read() {
+    let rules = "Answer each question in one short sentence, and think before you do. ".repeat(20);
+    let deferred = |name: &str| {
+        let mut tool = tool(name);
+        tool["defer_loading"] = json!(true);
+        tool
+    };
+    let text = |text: &str| json!({"type": "text", "text": text, "cache_control": {"type": "ephemeral"}});
+    let later = |content: Value| json!({"role": "system", "content": content});
+    let question = json!({"role": "user", "content": [text("<system-reminder>Be kind.</system-reminder>"),
+        text("Fetch it.")]});
+    let reference = |name: &str| json!({"type": "tool_reference", "tool_name": name});
+    let request = |tools: Value, messages: Value| {
+        ask(
+            "",
+            json!({"system": rules, "tools": tools, "messages": messages, "stream": false,
+            "thinking": {"type": "adaptive", "display": "omitted"}, "output_config": {"effort": "high"},
+            "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}),
+        )
+    };
+    for official in [false, true] {
+        let speaker = Speaker::new(official, 4096);
+        let first = request(
+            json!([tool("bash"), tool("search"), deferred("placeholder"), tool("write")]),
+            json!([question, later(json!([text("It is Monday.")]))]),
+        );
+        let said = format!("I  search. \n</think>\n\n{}", written("search", &[("city", "x")]));
+        let message = reply(&speaker, &said, &first);
+        let read = speaker.prompt();
+        assert!(
+            !read.contains("placeholder") && read.contains("Fetch it.<|im_end|>\n<|im_start|>system\nIt is Monday."),
+            "{read}"
+        );
+        let id = &message["content"][1]["id"];
+        assert_eq!((&message["content"][0]["thinking"], id.is_string()), (&json!(""), true), "{message}");
+        let second = request(
+            json!([tool("bash"), deferred("fetch"), tool("search"), deferred("placeholder"), tool("write")]),
+            json!([question, later(json!("It is Monday.")), {"role": "assistant", "content": message["content"]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id,
+                    "content": [reference("fetch"), reference("fetch"), reference("bash")]}]}]),
+        );
+        let call = format!("x\n</think>\n\n{}", written("fetch", &[("days", "3.0")]));
+        let message = reply(&speaker, &call, &second);
+        // What is called is known, with the types of its parameters.
+        assert_eq!(
+            (&message["content"][1]["name"], &message["content"][1]["input"]),
+            (&json!("fetch"), &json!({"days": 3}))
+        );
+        let prompt = speaker.prompt();
+        assert!(prompt.starts_with(&(read + &said + "<|im_end|>")), "{prompt}");
+        let found = r#"<tool_response>
+This function can be called now:
+{"type": "function", "function": {"name": "fetch", "parameters": {"type": "object", "properties": {"city": "#;
+        assert!(prompt.contains(found) && prompt.contains("}}\n\nfetch\n\nbash\n</tool_response>"), "{prompt}");
+    }
 }
