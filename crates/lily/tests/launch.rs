@@ -102,15 +102,42 @@ fn every_agent_is_told_of_the_server() {
     assert!(names.iter().all(|name| ours(name.to_str().expect("UTF-8"))), "{names:?}");
 }
 
+/// An agent that supposes more than there is never compacts a conversation in time.
+#[test]
+fn every_agent_is_told_of_the_context() {
+    let place = Place::new();
+    for (client, _) in CLIENTS {
+        place.install(client);
+        let run = place.launch(&[client, "--run"]).output().expect("the program starts");
+        let told = good(&run);
+        let file = told.lines().find_map(|line| line.strip_prefix("QWEN_CODE_SYSTEM_DEFAULTS_PATH="));
+        let file = file.map(|path| fs::read_to_string(path).expect("the file is there"));
+        let wanted = match client {
+            "opencode" => r#""limit":{"context":32768,"output":8192}"#,
+            "claude" => "CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768\n",
+            "codex" => "\nmodel_context_window=32768\n",
+            "qwen" => r#""contextWindowSize":32768,"#,
+            _ => "LILY_CONTEXT=32768\n",
+        };
+        let told = file.as_deref().unwrap_or(told);
+        assert!(told.contains(wanted), "{client}: {told}");
+        let keeps = told.contains(r#"{"chat_template_kwargs":{"preserve_thinking":true}}"#);
+        assert_eq!(keeps, ["opencode", "qwen"].contains(&client), "{client}: {told}");
+    }
+}
+
 #[test]
 fn a_key_is_passed_on_and_not_printed() {
     let place = Place::new();
-    place.install("claude");
-    let with_key =
-        |args: &[&str]| place.launch(args).env("LILY_API_KEY", "sk-secret").output().expect("the program starts");
-    let printed = with_key(&["claude"]);
-    assert!(!good(&printed).contains("sk-secret") && good(&printed).contains("export it first"), "{}", good(&printed));
-    assert!(good(&with_key(&["claude", "--run"])).contains("ANTHROPIC_AUTH_TOKEN=sk-secret\n"));
+    for (client, variable) in [("claude", "ANTHROPIC_AUTH_TOKEN"), ("qwen", "OPENAI_API_KEY")] {
+        place.install(client);
+        let with_key =
+            |args: &[&str]| place.launch(args).env("LILY_API_KEY", "sk-secret").output().expect("the program starts");
+        let printed = with_key(&[client]);
+        let printed = good(&printed);
+        assert!(!printed.contains("sk-secret") && printed.contains("export it first"), "{printed}");
+        assert!(good(&with_key(&[client, "--run"])).contains(&format!("{variable}=sk-secret\n")));
+    }
 }
 
 #[test]

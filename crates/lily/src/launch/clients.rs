@@ -18,7 +18,7 @@ pub(super) fn launch(client: Client, server: &Server) -> Result<Launch> {
         Client::Opencode => Ok(opencode(server)),
         Client::Claude => Ok(claude(server)),
         Client::Codex => Ok(codex(server)),
-        Client::Qwen => Ok(qwen(server)),
+        Client::Qwen => qwen(server),
         Client::Pi => pi(server),
     }
 }
@@ -30,6 +30,11 @@ fn text(value: impl ToString) -> Value {
 /// What is left of the context for a reply once a conversation is long.
 fn reply(server: &Server) -> u64 {
     (server.context / 4).min(LONGEST_REPLY)
+}
+
+/// For agents that send back what the model thought: it stays in the prompt, which then begins as the one before did.
+fn keeping_thoughts() -> serde_json::Value {
+    json!({"chat_template_kwargs": {"preserve_thinking": true}})
 }
 
 /// Its settings are merged from several places; the variable comes last and lasts for one run.
@@ -44,6 +49,7 @@ fn opencode(server: &Server) -> Launch {
                 "name": server.model,
                 "reasoning": true,
                 "tool_call": true,
+                "options": keeping_thoughts(),
                 "limit": {"context": server.context, "output": reply(server)},
             }},
         }},
@@ -71,7 +77,9 @@ fn claude(server: &Server) -> Launch {
         ("ANTHROPIC_DEFAULT_HAIKU_MODEL", model()),
         ("CLAUDE_CODE_SUBAGENT_MODEL", model()),
         ("CLAUDE_CODE_MAX_OUTPUT_TOKENS", text(reply(server))),
-        ("CLAUDE_CODE_AUTO_COMPACT_WINDOW", text(server.context)),
+        // It takes a model that it does not know for one of a million tokens. Its variable for the window in which it
+        // compacts would not do: what is below 100,000 there counts as 100,000.
+        ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", text(server.context)),
         // It would begin each prompt with other words, of which no prefix is kept.
         ("CLAUDE_CODE_ATTRIBUTION_HEADER", text(0)),
         ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", text(1)),
@@ -91,17 +99,24 @@ fn codex(server: &Server) -> Launch {
     Launch { program: "codex", package: "@openai/codex", environment: Vec::new(), arguments }
 }
 
-fn qwen(server: &Server) -> Launch {
-    Launch {
+/// It would take any Qwen3 for one of a million tokens, and is told otherwise by a settings file only: one of our own in
+/// the place of the system's defaults, which the user's own settings go before.
+fn qwen(server: &Server) -> Result<Launch> {
+    let generation = json!({"contextWindowSize": server.context, "extra_body": keeping_thoughts()});
+    let defaults = json!({"model": {"generationConfig": generation}});
+    let defaults = own_file("qwen-defaults.json", &defaults.to_string())?;
+    Ok(Launch {
         program: "qwen",
         package: "@qwen-code/qwen-code",
         environment: vec![
             ("OPENAI_BASE_URL", text(format!("{}/v1", server.url))),
             ("OPENAI_API_KEY", Value::Key),
             ("OPENAI_MODEL", text(&server.model)),
+            ("QWEN_CODE_MAX_OUTPUT_TOKENS", text(reply(server))),
+            ("QWEN_CODE_SYSTEM_DEFAULTS_PATH", text(defaults)),
         ],
         arguments: vec!["--auth-type".into(), "openai".into()],
-    }
+    })
 }
 
 /// What tells Pi of the server; it finds the particulars in variables.
@@ -109,11 +124,7 @@ const PI_EXTENSION: &str = include_str!("pi_extension.js");
 
 /// It learns of a provider from a file only: one of our own, which an argument names.
 fn pi(server: &Server) -> Result<Launch> {
-    let folder = cache_folder()?;
-    let file = folder.join("pi-extension.js");
-    fs::create_dir_all(&folder)
-        .and_then(|()| fs::write(&file, PI_EXTENSION))
-        .with_context(|| format!("cannot write {}", file.display()))?;
+    let file = own_file("pi-extension.js", PI_EXTENSION)?;
     let argument = |word: &str| word.to_owned();
     Ok(Launch {
         program: "pi",
@@ -126,13 +137,23 @@ fn pi(server: &Server) -> Result<Launch> {
         ],
         arguments: vec![
             argument("--extension"),
-            file.display().to_string(),
+            file,
             argument("--provider"),
             argument("lily"),
             argument("--model"),
             server.model.clone(),
         ],
     })
+}
+
+/// The path of a file of ours that an agent is to read.
+fn own_file(name: &str, contents: &str) -> Result<String> {
+    let folder = cache_folder()?;
+    let file = folder.join(name);
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::write(&file, contents))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(file.display().to_string())
 }
 
 /// Where programs keep what they can make again.
@@ -170,7 +191,7 @@ mod tests {
 
     #[test]
     fn keys_are_named_or_marked_never_written() {
-        for launch in [opencode(&server(9)), claude(&server(9)), codex(&server(9)), qwen(&server(9))] {
+        for launch in [opencode(&server(9)), claude(&server(9)), codex(&server(9))] {
             let texts: String = launch.environment.iter().map(|(_, value)| format!("{value:?}")).collect();
             let all = texts + &launch.arguments.join(" ");
             assert!(all.contains("Key") || all.contains(KEY_VARIABLE), "{all}");
