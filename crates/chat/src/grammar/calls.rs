@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::lark_string;
 use super::nesting::check_schema;
-use super::schema::{OPTIONS, options};
+use super::schema::{OPTIONS, check_numbers, options};
 use crate::ToolSet;
 use crate::tools::{Expected, Kinds, follow};
 
@@ -119,7 +119,7 @@ impl<'s> Parameters<'s> {
         }
         alone.insert(OPTIONS.into(), options(true));
         let alone = Value::Object(alone);
-        check_schema(&alone).ok().map(|()| alone)
+        check_schema(&alone).and_then(|()| check_numbers(&alone)).ok().map(|()| alone)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 
 use super::nesting::check_schema;
 use super::one_of::Comparison;
@@ -43,6 +43,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
         return Err(refused("a schema must be an object or a boolean"));
     }
     check_schema(schema)?;
+    check_numbers(schema)?;
     if !Endings::of(schema).ends(schema) {
         return Err(refused("no value satisfies the schema: it requires itself within itself, without end"));
     }
@@ -52,6 +53,35 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
         map.entry(OPTIONS).or_insert_with(|| options(false));
     }
     Ok(ready)
+}
+
+/// Refuses what lists a number that the compiler, to which all are floats, would put another in the place of.
+pub(super) fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
+    let rounded =
+        |number| refused(format!("the number {number} is listed, and no 64-bit float is that; bind a string instead"));
+    listed_number_that_is_rounded(schema, false).map_or(Ok(()), |number| Err(rounded(number)))
+}
+
+/// `named`: whether the keys are names and no keywords.
+fn listed_number_that_is_rounded(schema: &Value, named: bool) -> Option<&Number> {
+    match schema {
+        Value::Object(map) => map.iter().find_map(|(key, part)| match key.as_str() {
+            "const" | "enum" if !named => rounded(part),
+            key => listed_number_that_is_rounded(part, !named && NAMED.contains(&key)),
+        }),
+        Value::Array(parts) => parts.iter().find_map(|part| listed_number_that_is_rounded(part, false)),
+        _ => None,
+    }
+}
+
+/// The first number of a value that no float is.
+fn rounded(value: &Value) -> Option<&Number> {
+    match value {
+        Value::Number(number) => number.as_i128().is_some_and(|whole| whole as f64 as i128 != whole).then_some(number),
+        Value::Array(items) => items.iter().find_map(rounded),
+        Value::Object(map) => map.values().find_map(rounded),
+        _ => None,
+    }
 }
 
 /// Options of the compiler; a lenient one passes over what it cannot follow.
@@ -221,6 +251,27 @@ mod tests {
             assert_eq!(prepared(schema.clone()), ready, "{schema}");
         }
         assert_eq!(prepare(&json!({"x-guidance": {"lenient": true}})), Ok(json!({"x-guidance": {"lenient": true}})));
+    }
+
+    #[test]
+    fn listed_numbers_that_no_float_is_are_refused() {
+        let large = 9_007_199_254_740_993_i64;
+        for schema in [
+            json!({"const": large}),
+            json!({"enum": ["a", [{"b": large}]]}),
+            json!({"properties": {"enum": {"enum": [u64::MAX]}}}),
+            json!({"anyOf": [{"items": {"const": -large}}]}),
+        ] {
+            let error = prepare(&schema).expect_err(&schema.to_string()).to_string();
+            assert!(error.contains("64-bit float"), "{error}");
+        }
+        for schema in [
+            json!({"enum": [large - 1, 1_u64 << 63, 0.1, i64::MIN]}),
+            json!({"properties": {"const": {"maximum": large}}}),
+            json!({"type": "integer", "maximum": i64::MAX, "default": large}),
+        ] {
+            prepare(&schema).unwrap_or_else(|error| panic!("{error}: {schema}"));
+        }
     }
 
     #[test]

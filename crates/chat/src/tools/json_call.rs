@@ -147,6 +147,10 @@ fn call(value: Value) -> Option<(String, String)> {
         _ => call,
     };
     let name = ["name", "function"].iter().find_map(|key| call.get(*key)?.as_str())?.to_owned();
+    // Nobody can run a function without one.
+    if name.is_empty() {
+        return None;
+    }
     Some((name, arguments(&call)))
 }
 
@@ -204,6 +208,7 @@ mod tests {
             (r#"{"name": "f"}"#, call("{}")),
             (r#"{"name": "f", "arguments": {"a": [1, "#, call(r#"{"a":[1]}"#)),
             (r#"{"arguments": {}}"#, None),
+            (r#"{"name": "", "arguments": {}}"#, None),
             (r#"{"na"#, None),
         ] {
             assert_eq!(pushed(text).read(), expected, "{text}");
@@ -226,6 +231,7 @@ mod tests {
             (r#"{"name": "f", "arguments": "{\"a\": \"x"#, None),
             (r#"{"name": "f"#, None),
             (r#"{"name": "f", "#, None),
+            (r#"{"name": "", "arguments": {"#, None),
         ] {
             assert_eq!(pushed(text).read_cut(), expected, "{text}");
         }
