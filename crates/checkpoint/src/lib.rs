@@ -33,7 +33,7 @@ pub use layout::TensorInfo;
 pub use locate::{Environment, Located, Source, locate};
 pub use matrix::{Bits, GROUP, Matrices, Matrix};
 pub use quantization::Quantization;
-pub use safetensors::header as safetensors_header;
+pub use safetensors::{Tensor, header as safetensors_header, parse as safetensors_tensors};
 pub use summary::{Group, Summary};
 pub use synthetic::Synthetic;
 pub use tensors::Skipped;

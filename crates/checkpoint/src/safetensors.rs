@@ -16,16 +16,20 @@ const MAX_HEADER: u64 = 100_000_000;
 
 /// One tensor of a file.
 #[derive(Clone, Debug)]
-pub(crate) struct Tensor {
+pub struct Tensor {
     /// As the header spells it: `BF16`, `U32`.
-    pub(crate) dtype: String,
-    pub(crate) shape: Vec<u64>,
+    pub dtype: String,
+    /// Row-major, the slowest dimension first.
+    pub shape: Vec<u64>,
     /// Exactly shape × dtype bytes.
-    pub(crate) bytes: Bytes,
+    pub bytes: Bytes,
 }
 
-/// The tensors of a file, each within the file, none overlapping another. `file` is for error messages.
-pub(crate) fn parse(file: &str, bytes: &Bytes) -> Result<Vec<(String, Tensor)>, Error> {
+/// The tensors of a safetensors file, each within the file, none overlapping another. `file` is for error messages.
+///
+/// # Errors
+/// If `bytes` are no such file, or not the whole of it.
+pub fn parse(file: &str, bytes: &Bytes) -> Result<Vec<(String, Tensor)>, Error> {
     let corrupt = |problem: String| Error::Corrupt { file: file.to_owned(), problem };
     if bytes.starts_with(b"version https://git-lfs") {
         return Err(lfs_pointer(file));

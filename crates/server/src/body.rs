@@ -76,7 +76,7 @@ async fn read(headers: &HeaderMap, body: Body, config: &Config) -> Result<Bytes,
 }
 
 /// Reads the body as JSON, whatever its Content-Type says.
-fn parse(body: &[u8]) -> Result<Value, ApiError> {
+pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
     if values_at_most(body) > MOST_VALUES {
         let message = format!("The request body is not taken: its JSON holds more than {MOST_VALUES} values.");
         return Err(ApiError::request(message));

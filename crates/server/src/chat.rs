@@ -33,7 +33,7 @@ pub(crate) async fn handle(
 }
 
 /// From the JSON to the prompt's tokens.
-fn read(mut request: Value, shared: &Shared) -> Result<Job, ApiError> {
+pub(crate) fn read(mut request: Value, shared: &Shared) -> Result<Job, ApiError> {
     // The messages can be megabytes: they are moved out, not copied.
     let messages = request.as_object_mut().and_then(|request| request.insert("messages".into(), Value::Null));
     let fields = Fields::of(&request, "")?;

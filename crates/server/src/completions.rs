@@ -34,7 +34,7 @@ pub(crate) async fn handle(
 }
 
 /// The job, and what each choice's text begins with.
-fn read(request: &Value, shared: &Shared) -> Result<(Job, Vec<String>), ApiError> {
+pub(crate) fn read(request: &Value, shared: &Shared) -> Result<(Job, Vec<String>), ApiError> {
     let fields = Fields::of(request, "")?;
     let parameters = Parameters::read(&fields, &shared.limits)?;
     let top_logprobs = fields.integer("logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|count| count as usize);

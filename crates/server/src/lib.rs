@@ -88,6 +88,7 @@ mod messages;
 mod metrics;
 mod models;
 mod params;
+mod reading;
 mod recent;
 mod recorder;
 mod replay;
@@ -116,6 +117,7 @@ use std::time::Duration;
 pub use auth::{ApiKeys, BadKey};
 pub use connection::serve;
 pub use cross_origin::CrossOrigin;
+pub use reading::{Endpoint, Refused, RequestReader};
 
 /// What is served.
 pub struct App {

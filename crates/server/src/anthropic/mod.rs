@@ -50,6 +50,7 @@ use std::sync::Arc;
 use stream::MessageEvents;
 
 pub(crate) use error::shape;
+pub(crate) use request::read;
 
 /// `POST /v1/messages`.
 pub(crate) async fn create(

@@ -15,14 +15,14 @@ use lily_chat::Guard;
 use serde_json::Value;
 
 /// What is asked for.
-pub(super) struct Asked {
-    pub(super) job: Job,
+pub(crate) struct Asked {
+    pub(crate) job: Job,
     /// Whether the text of the reasoning goes out.
     pub(super) thinking_shown: bool,
 }
 
 /// Reads a request for a message.
-pub(super) fn read(mut request: Value, shared: &Shared) -> Result<Asked, ApiError> {
+pub(crate) fn read(mut request: Value, shared: &Shared) -> Result<Asked, ApiError> {
     let messages = take_messages(&mut request);
     let fields = Fields::of(&request, "")?;
     let mut parameters = Parameters::read(&fields, &shared.limits)?;

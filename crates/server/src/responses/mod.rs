@@ -39,6 +39,7 @@ use axum::{Extension, Json};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
+pub(crate) use request::read;
 pub(crate) use store::ResponseStore;
 
 /// The id of the response whose items' ids have `number` in common.
