@@ -2,7 +2,8 @@
 
 First every distinct request, of all four endpoints that generate, is sent alone, then many of them by concurrent
 clients: as plain requests, as streams, as streams that the client leaves early, and as requests whose client goes after
-a random time, whatever has come by then. Every reply must be what the same request got alone (one that was left early,
+a random time, whatever has come by then. With `--slow 8` eight clients more ask for long streams first and hardly read
+them until the others have gone. Every reply must be what the same request got alone (one that was left early,
 the beginning of it). Prints what it did and the server's resident memory over time; fails if a reply is lost or
 different. A prefix cache that still fills is growth, too: to look for drift give the server a small one, `--cache 64M`.
 """
@@ -11,15 +12,18 @@ import argparse
 import asyncio
 import json
 import random
+import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 
 from wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Reply, add, whole
 
 GONE_AFTER = 0.5  # seconds at most until a client goes that does not wait for its reply
+SLOW_PIECE, SLOW_PAUSE = 64, 0.5  # bytes that a slow client reads, and seconds until it reads again
 PATIENCE = 180.0  # seconds for one request: 32 clients share a small machine
 
 
@@ -31,6 +35,9 @@ class Report:
     streams: int = 0
     cut: int = 0
     gone: int = 0
+    # Clients that hardly read, and those of them that were at their reply's end all the same.
+    slow: int = 0
+    slow_ended: int = 0
     tokens: int = 0
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
@@ -54,6 +61,8 @@ class Report:
             f"{self.gone} requests whose client was gone first; "
             f"{self.tokens} tokens of whole replies, {self.tokens / self.seconds:.0f} a second; {len(self.wrong)} wrong"
         ]
+        if self.slow:
+            lines.append(f"{self.slow} clients beside them that hardly read; {self.slow_ended} of these had all before the end")
         if self.memory:
             half = len(self.memory) // 2
             lines.append(
@@ -131,13 +140,39 @@ async def stream(client: httpx.AsyncClient, path: str, body: dict, leave_after: 
     return reply
 
 
+async def slow_reader(url: str, number: int, report: Report) -> None:
+    """A client that asks for a stream of hundreds of kilobytes and takes a few bytes of it, until it is cancelled."""
+    body = {"prompt": "Once there was", "max_tokens": 1000, "temperature": 1.2, "seed": number, "logprobs": 20, "n": 4}
+    content = json.dumps(body | {"stream": True}).encode()
+    address, loop = urlsplit(url), asyncio.get_running_loop()
+    with socket.socket() as connection:
+        # So small that what it does not read cannot wait on its side.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setblocking(False)
+        await loop.sock_connect(connection, (address.hostname, address.port or 80))
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(content)}\r\n\r\n"
+        await loop.sock_sendall(connection, head.encode() + content)
+        some = await loop.sock_recv(connection, SLOW_PIECE)
+        if not some.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"instead of a stream: {some!r}")
+        report.slow += 1
+        while not some.endswith(b"0\r\n\r\n"):
+            await asyncio.sleep(SLOW_PAUSE)
+            some = await loop.sock_recv(connection, SLOW_PIECE)
+            if not some:
+                raise RuntimeError("the stream ended before its end")
+        report.slow_ended += 1
+
+
 def resident(pid: int) -> int:
     """Resident memory of a process in KiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 
 
-async def run(url: str, pid: int | None = None, clients: int = 32, total: int = 500, seed: int = 1) -> Report:
+async def run(
+    url: str, pid: int | None = None, clients: int = 32, total: int = 500, seed: int = 1, slow: int = 0
+) -> Report:
     asked_for = requests()
 
     def connect() -> httpx.AsyncClient:
@@ -193,9 +228,17 @@ async def run(url: str, pid: int | None = None, clients: int = 32, total: int = 
                 client = connect()
         await client.aclose()
 
+    readers = [asyncio.create_task(slow_reader(url, number, report)) for number in range(slow)]
+    while report.slow < slow and not any(reader.done() for reader in readers):
+        await asyncio.sleep(0.01)
     begun = time.monotonic()
     await asyncio.gather(*(one_client() for _ in range(clients)))
     report.seconds = time.monotonic() - begun
+    for reader in readers:
+        reader.cancel()
+    for ended in await asyncio.gather(*readers, return_exceptions=True):
+        if isinstance(ended, Exception):
+            report.wrong.append(f"a slow client: {ended!r}")
     return report
 
 
@@ -206,8 +249,11 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1, help="which requests are drawn")
+    parser.add_argument("--slow", type=int, default=0, help="clients beside these that hardly read")
     arguments = parser.parse_args()
-    report = asyncio.run(run(arguments.url, arguments.pid, arguments.clients, arguments.requests, arguments.seed))
+    report = asyncio.run(
+        run(arguments.url, arguments.pid, arguments.clients, arguments.requests, arguments.seed, arguments.slow)
+    )
     print(report)
     if report.wrong or report.replies + report.gone != arguments.requests:
         raise SystemExit(1)
