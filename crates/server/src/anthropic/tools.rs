@@ -14,11 +14,15 @@ use std::io::{self, Write};
 /// as a schema in the request: a model that was not trained on them cannot know them.
 const UNDECLARED: [&str; 4] = ["bash_", "computer_", "memory_", "text_editor_"];
 
+/// What the types of Anthropic's searches for deferred tools begin with.
+const SEARCH: &str = "tool_search_tool_";
+
 /// Reads the tools that the model may call, and whether it must.
 pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
     let mut definitions = Vec::new();
     let mut deferred = HashSet::new();
     let mut elsewhere = Vec::new();
+    let mut searched_elsewhere = false;
     for (index, tool) in request.array("tools")?.unwrap_or_default().iter().enumerate() {
         let tool = Fields::of(tool, &format!("tools[{index}]"))?;
         match definition(&tool)? {
@@ -28,7 +32,10 @@ pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
                 }
                 definitions.push(definition);
             }
-            None => elsewhere.push(tool.string("name")?.unwrap_or_default()),
+            None => {
+                searched_elsewhere |= tool.string("type")?.is_some_and(|kind| kind.starts_with(SEARCH));
+                elsewhere.push(tool.string("name")?.unwrap_or_default());
+            }
         }
     }
     let (choice, parallel) = read_choice(request, &definitions, &elsewhere)?;
@@ -36,6 +43,16 @@ pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
         // Without them the model would make up what they find.
         let message = format!("'tools' has only {}, {RUN_ELSEWHERE}", named(&elsewhere));
         return Err(ApiError::parameter("tools", message).quoting_prompt());
+    }
+    match &choice {
+        // What must be called is shown.
+        Choice::Named(name) => {
+            deferred.remove(name);
+        }
+        Choice::Required => deferred.clear(),
+        // Anthropic's own search is not here to find any; and without a tool the template says nothing of calls.
+        _ if searched_elsewhere || deferred.len() == definitions.len() => deferred.clear(),
+        _ => {}
     }
     Ok(Tools { definitions, deferred, choice, parallel })
 }

@@ -119,3 +119,24 @@ This function can be called now:
         assert!(prompt.contains(found) && prompt.contains("}}\n\nfetch\n\nbash\n</tool_response>"), "{prompt}");
     }
 }
+
+/// A tool is held back only where the client's own search can find it.
+#[test]
+fn tools_that_nothing_could_find_are_shown() {
+    let deferred = |name: &str| {
+        let mut tool = tool(name);
+        tool["defer_loading"] = json!(true);
+        tool
+    };
+    let search = json!({"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"});
+    let speaker = Speaker::new(true, 4096);
+    let shown = |tools: Value, choice: Value| {
+        reply(&speaker, "x\n</think>\n\nYes.", &ask("Fetch it.", json!({"tools": tools, "tool_choice": choice})));
+        let prompt = speaker.prompt();
+        ["fetch", "search"].map(|name| prompt.contains(&format!("\"name\": \"{name}\"")))
+    };
+    let auto = || json!({"type": "auto"});
+    assert_eq!(shown(json!([tool("search"), deferred("fetch")]), auto()), [false, true]);
+    assert_eq!(shown(json!([search, tool("search"), deferred("fetch")]), auto()), [true, true]);
+    assert_eq!(shown(json!([deferred("search"), deferred("fetch")]), auto()), [true, true]);
+}
