@@ -8,6 +8,7 @@ trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 "$work/venv/bin/pip" install --quiet --disable-pip-version-check nvidia-cuda-nvrtc
 cargo run --quiet --locked -p lily-msl --example emit -- kernels "$work" cuda
-for architecture in sm_90a sm_80; do
-  "$work/venv/bin/python" tools/kernels/nvrtc.py "$work/kernels.cu" --arch "$architecture"
+for options in "sm_90a" "sm_90a --tiny" "sm_80 --tiny"; do
+  # shellcheck disable=SC2086  # options are words
+  "$work/venv/bin/python" tools/kernels/nvrtc.py "$work/kernels.cu" --arch $options
 done

@@ -73,7 +73,7 @@ fn every_kernel_compiles() {
     let large = std::fs::read(in_crate("../../models/qwen3.6-35b-a3b/config.json")).unwrap();
     let configs = [Checkpoint::embedded().unwrap().config.clone(), Config::parse(&large).unwrap()];
     for config in configs {
-        match cuda::compile("sm_90", &Shapes::new(&config).unwrap().constants()) {
+        match cuda::compile("sm_90a", &Shapes::new(&config).unwrap().constants()) {
             Err(error) if error.to_string().contains("libnvrtc.so is not found") => println!("SKIPPED: {error}"),
             code => assert!(code.unwrap_or_else(|error| panic!("{error}")).starts_with(b"\x7fELF")),
         }
