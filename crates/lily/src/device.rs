@@ -2,13 +2,13 @@
 
 use anyhow::Result;
 use clap::ValueEnum;
-use lily_checkpoint::Checkpoint;
+use lily_checkpoint::{Checkpoint, Config};
 #[cfg(target_os = "linux")]
 use lily_gpu::device::cuda::{self, CudaDevice as GpuDevice};
 #[cfg(target_os = "macos")]
 use lily_gpu::device::metal::MetalDevice as GpuDevice;
 use lily_gpu::device::{Device as _, Tiles};
-use lily_gpu::{GpuBackend, Options};
+use lily_gpu::{GpuBackend, Options, Shapes};
 
 use crate::terminal::tell;
 
@@ -87,7 +87,30 @@ impl DeviceChoice {
     }
 }
 
+impl DeviceChoice {
+    /// The device that is meant and what `plan` makes for it. With `auto` it is the processor where that fails for the GPU, too
+    /// small for the model, say.
+    pub(crate) fn choose<Plan>(self, plan: impl Fn(Device) -> Result<Plan>) -> Result<(Device, Plan)> {
+        let device = self.resolve()?;
+        match plan(device) {
+            Err(error) if self == Self::Auto && device != Device::Cpu => {
+                tell(format_args!("note: the processor computes, as the GPU cannot: {error:#}"));
+                Ok((Device::Cpu, plan(Device::Cpu)?))
+            }
+            made => Ok((device, made?)),
+        }
+    }
+}
+
 impl Device {
+    /// Whether the kernels can be made for a model here; what a GPU's compiler makes of them is kept.
+    pub(crate) fn check(self, config: &Config) -> Result<()> {
+        match self {
+            Self::Cpu => Ok(()),
+            Self::Gpu { .. } => Ok(open()?.specialise(&Shapes::new(config)?.constants())?),
+        }
+    }
+
     /// As `--device` has it.
     pub(crate) fn name(self) -> &'static str {
         match self {

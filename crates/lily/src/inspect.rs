@@ -37,8 +37,10 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
 }
 
 fn print_memory(out: &mut impl Write, config: &Config, weights: u64, args: &InspectArgs) -> Result<()> {
-    let device = args.model.device.resolve()?;
-    let plan = plan(config, weights, args.model.max_context, args.parallel, device, CacheSize::Share)?;
+    let (_, plan) = args
+        .model
+        .device
+        .choose(|device| plan(config, weights, args.model.max_context, args.parallel, device, CacheSize::Share))?;
     writeln!(out, "Memory for {} sequences of {} tokens", plan.parallel, plan.context)?;
     writeln!(out, "{plan}")?;
     writeln!(out, "this machine {:>9.1} MiB", machine_memory()? as f64 / (1024.0 * 1024.0))?;

@@ -52,9 +52,12 @@ impl Model {
         cache: CacheSize,
     ) -> Result<Self> {
         let (tokenizer, template) = chat_side(&checkpoint)?;
-        let device = args.device.resolve()?;
         let weights = checkpoint.weights.summary().bytes();
-        let plan = plan(&checkpoint.config, weights, args.max_context, parallel, device, cache)?;
+        let (device, plan) = args.device.choose(|device| {
+            let plan = plan(&checkpoint.config, weights, args.max_context, parallel, device, cache)?;
+            device.check(&checkpoint.config)?;
+            Ok(plan)
+        })?;
         Ok(Self {
             checkpoint: Arc::new(checkpoint),
             tokenizer: Arc::new(tokenizer),

@@ -14,6 +14,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cache::CacheSize;
 use crate::cli::ServeArgs;
+use crate::device::DeviceChoice;
 use crate::load::{self, Model};
 use crate::preset::Preset;
 use crate::terminal::tell;
@@ -50,7 +51,14 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     if model.source == Source::Embedded && !colours {
         load::tell_embedded();
     }
-    let disk = args.cache_dir.clone().map(|directory| (directory, args.cache_disk));
+    let mut disk = args.cache_dir.clone().map(|directory| (directory, args.cache_disk));
+    if disk.is_some() && args.model.device == DeviceChoice::Auto && !model.device.keeps_on_disk() {
+        let device = model.device.name();
+        tell(format_args!(
+            "note: {device} cannot keep its prefix cache on disk yet, so --cache-dir is left out; --device cpu can"
+        ));
+        disk = None;
+    }
     if let Some((directory, _)) = &disk {
         if model.plan.cache == 0 {
             bail!("--cache-dir needs a prefix cache in memory, and there is none: give --cache a size");

@@ -56,9 +56,12 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     let vocabulary = tokenizer.vocabulary().min(checkpoint.config.vocab_size);
     drop(tokenizer);
     let (steps, repeats) = (args.steps as usize, args.repeats as usize);
-    let device = model.device.resolve()?;
-    let plan =
-        plan(&checkpoint.config, checkpoint.weights.summary().bytes(), model.max_context, 1, device, CacheSize::Off)?;
+    let weights = checkpoint.weights.summary().bytes();
+    let (device, plan) = model.device.choose(|device| {
+        let plan = plan(&checkpoint.config, weights, model.max_context, 1, device, CacheSize::Off)?;
+        device.check(&checkpoint.config)?;
+        Ok(plan)
+    })?;
     let lengths = lengths(&args.lengths, steps, &plan)?;
     // As `lily serve` reads a prompt.
     let chunk = if device == Device::Cpu {

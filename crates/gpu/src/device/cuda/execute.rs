@@ -19,6 +19,9 @@ use crate::plan::{Dispatch, Plan};
 /// Of the memory that is free at the start, what the driver and its graphs keep for themselves.
 const RESERVED: u64 = 512 << 20;
 
+/// Of compute capability, the major number that has asynchronous copies and the products of the kernels.
+const LEAST_CAPABILITY: i32 = 8;
+
 /// How a [`CudaDevice`] runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -64,6 +67,10 @@ impl CudaDevice {
         let context = Context::open(ordinal)?;
         let (architecture, free) = (context.architecture()?, context.free_bytes()?);
         let processors = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let major = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        if major < LEAST_CAPABILITY {
+            return Err(format!("{} has compute capability {major}; {LEAST_CAPABILITY} is needed", context.name()?));
+        }
         let usable = free.saturating_sub(RESERVED);
         Ok(Self {
             name: format!("{} (CUDA {}, {processors} multiprocessors)", context.name()?, version()?),
