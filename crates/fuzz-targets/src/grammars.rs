@@ -210,8 +210,11 @@ fn follow(mut grammar: ReplyGrammar, format: Option<&Format>, source: &mut Unstr
     let mut written = Vec::new();
     for _ in 0..LONGEST {
         let Some(words) = grammar.allowed() else { return };
-        let allows = |token: u32| words.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1);
-        let tokens: Vec<u32> = (0..TOKENIZER.vocabulary() as u32).filter(|&token| allows(token)).collect();
+        let tokens: Vec<u32> = (0_u32..)
+            .zip(words)
+            .filter(|(_, word)| **word != 0)
+            .flat_map(|(index, word)| (0..32).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index * 32 + bit))
+            .collect();
         let ends = tokens.iter().any(|token| stops.contains(token));
         if ends && let Some(Format::JsonSchema(_) | Format::JsonObject) = format {
             check(&written, format);
