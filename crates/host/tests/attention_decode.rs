@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    Argument, BY_CPU, Bound, EPSILON, ODD, QWEN, ROPE_THETA, Random, Shape, TINY, close, f16, full_size, launch,
-    launch_once, unwritten, unwritten_halves,
+    Argument, BY_CPU, Bound, EPSILON, ODD, QWEN, ROPE_THETA, Random, Shape, TINY, close, close_to_cpu, f16, full_size,
+    launch, launch_once, unwritten, unwritten_halves,
 };
 use lily_cpu::functions as cpu;
 
@@ -102,17 +102,19 @@ fn check_prepare(shape: &Shape) {
             let expected = prepared(&input[2 * head * HEAD..][..HEAD], &q_gain, position);
             let expected: Vec<f64> = expected.iter().map(|q| q / 16.0).collect();
             close(&format!("q of row {row}, head {head}"), q, &expected, bound);
-            let by_cpu = prepared_by_cpu(&input[2 * head * HEAD..][..HEAD], &q_gain, position);
-            let by_cpu: Vec<f32> = by_cpu.iter().map(|q| q / 16.0).collect();
-            close(&format!("q of row {row}, head {head}, by the CPU"), q, &by_cpu, BY_CPU);
+            let by_cpu = || {
+                let prepared = prepared_by_cpu(&input[2 * head * HEAD..][..HEAD], &q_gain, position);
+                prepared.iter().map(|q| q / 16.0).collect()
+            };
+            close_to_cpu(&format!("q of row {row}, head {head}"), q, by_cpu, BY_CPU);
         }
         let page = table[slot * max_pages + position as usize / PAGE] as usize;
         for head in 0..shape.kv_heads {
             let place = ((page * shape.kv_heads + head) * PAGE + position as usize % PAGE) * HEAD;
             let expected = prepared(&input[k + head * HEAD..][..HEAD], &k_gain, position);
             close(&format!("k of row {row}"), &keys[place..][..HEAD], &expected, bound.in_half());
-            let by_cpu = prepared_by_cpu(&input[k + head * HEAD..][..HEAD], &k_gain, position);
-            close(&format!("k of row {row}, by the CPU"), &keys[place..][..HEAD], &by_cpu, BY_CPU.in_half());
+            let by_cpu = || prepared_by_cpu(&input[k + head * HEAD..][..HEAD], &k_gain, position);
+            close_to_cpu(&format!("k of row {row}"), &keys[place..][..HEAD], by_cpu, BY_CPU.in_half());
             let expected = input[v + head * HEAD..][..HEAD].iter().map(|v| v.clamp(-65504.0, 65504.0));
             close(
                 &format!("v of row {row}"),
@@ -290,7 +292,7 @@ impl Step {
             let expected: Vec<f64> = (0..heads).flat_map(|head| self.exact(row, head)).collect();
             let what = format!("row {row} at {}, blocks of {block}", self.sequences[self.rows[row][0] as usize][0]);
             close(&what, y, &expected, Bound { relative: 1e-5, absolute: 2e-6 });
-            close(&format!("{what}, by the CPU"), y, &self.by_cpu(row), BY_CPU);
+            close_to_cpu(&what, y, || self.by_cpu(row), BY_CPU);
         }
     }
 }

@@ -212,7 +212,10 @@ fn check(shape: Shape, segments: Segments<'_>) {
             windows[from * window..(from + 1) * window].chunks_exact(channels).map(<[f64]>::to_vec).collect();
         inputs.extend((first..first + rows).map(|row| chunk.projected(row, 0, channels)));
         let mut current = states[from * state..(from + 1) * state].to_vec();
-        check_by_cpu(&what, &chunk, &got, first..first + rows, [from, to]);
+        // Not where a sanitizer is at work, see close_to_cpu.
+        if full_size() {
+            check_by_cpu(&what, &chunk, &got, first..first + rows, [from, to]);
+        }
         let (mut convolved, mut decays, mut betas) = (Vec::new(), Vec::new(), Vec::new());
         let (mut outputs, mut gated) = (Vec::new(), Vec::new());
         for place in 0..rows {

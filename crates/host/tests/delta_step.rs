@@ -174,14 +174,17 @@ fn check(shape: Shape) {
         for row in first_row..first_row + rows {
             expected.extend(layer.row(&wide(&projected[row * width..][..width]), &mut memory));
         }
-        let mut window = windows[old * window_size..][..window_size].to_vec();
-        let mut state = states[old * state_size..][..state_size].to_vec();
-        let rows_of = |width: usize| first_row * width..(first_row + rows) * width;
-        let y_by_cpu = by_cpu(&layer, &projected[rows_of(width)], &mut window, &mut state);
-        let y_bound = Bound { relative: 1e-4, absolute: 1e-4 };
-        close("y, by the CPU", &y[rows_of(shape.value_heads * HEAD)], &y_by_cpu, y_bound);
-        assert_eq!(new_windows[new * window_size..][..window_size], window, "the window, by the CPU");
-        close("the state, by the CPU", &new_states[new * state_size..][..state_size], &state, BY_CPU);
+        // Not where a sanitizer is at work, see close_to_cpu.
+        if full_size() {
+            let mut window = windows[old * window_size..][..window_size].to_vec();
+            let mut state = states[old * state_size..][..state_size].to_vec();
+            let rows_of = |width: usize| first_row * width..(first_row + rows) * width;
+            let y_by_cpu = by_cpu(&layer, &projected[rows_of(width)], &mut window, &mut state);
+            let y_bound = Bound { relative: 1e-4, absolute: 1e-4 };
+            close("y, by the CPU", &y[rows_of(shape.value_heads * HEAD)], &y_by_cpu, y_bound);
+            assert_eq!(new_windows[new * window_size..][..window_size], window, "the window, by the CPU");
+            close("the state, by the CPU", &new_states[new * state_size..][..state_size], &state, BY_CPU);
+        }
         expected_windows[new * window_size..][..window_size].copy_from_slice(&memory.window);
         expected_states[new * state_size..][..state_size].copy_from_slice(&memory.state);
     }

@@ -153,14 +153,17 @@ impl Layer {
             let bound = Bound { relative: 2e-6, absolute: 2e-6 };
             close("hidden", hidden, &expected_hidden, bound);
             close("x", out, &expected_out, bound);
-            let (choices_by_cpu, hidden_by_cpu, out_by_cpu) =
-                self.by_cpu(x, &logits[row * (experts + 1)..][..experts + 1]);
-            let ids_by_cpu: Vec<u32> = choices_by_cpu.iter().map(|choice| choice.0).collect();
-            assert_eq!(ids(choices), ids_by_cpu, "experts of row {row}, by the CPU");
-            // Two products one after the other.
-            let bound = Bound { relative: 1e-3, ..PRODUCT_BY_CPU };
-            close("hidden, by the CPU", hidden, &hidden_by_cpu, bound);
-            close("x, by the CPU", out, &out_by_cpu, bound);
+            // Not where a sanitizer is at work, see close_to_cpu.
+            if full_size() {
+                let (choices_by_cpu, hidden_by_cpu, out_by_cpu) =
+                    self.by_cpu(x, &logits[row * (experts + 1)..][..experts + 1]);
+                let ids_by_cpu: Vec<u32> = choices_by_cpu.iter().map(|choice| choice.0).collect();
+                assert_eq!(ids(choices), ids_by_cpu, "experts of row {row}, by the CPU");
+                // Two products one after the other.
+                let bound = Bound { relative: 1e-3, ..PRODUCT_BY_CPU };
+                close("hidden, by the CPU", hidden, &hidden_by_cpu, bound);
+                close("x, by the CPU", out, &out_by_cpu, bound);
+            }
         }
     }
 }

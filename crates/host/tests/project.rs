@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    Argument, BY_CPU, Bound, EPSILON, ODD, PRODUCT_BY_CPU, QWEN, Quantised, Random, Shape, TINY, close, full_size,
-    launch, unwritten,
+    Argument, BY_CPU, Bound, EPSILON, ODD, PRODUCT_BY_CPU, QWEN, Quantised, Random, Shape, TINY, close, close_to_cpu,
+    full_size, launch, unwritten,
 };
 use lily_cpu::functions as cpu;
 
@@ -39,15 +39,12 @@ fn check_project_norm(shape: &Shape, outputs: [usize; 4], seed: u64) {
     // An absent matrix is bound to something all the same.
     let matrices = outputs.map(|rows| Quantised::new(&mut random, rows.max(4), shape.hidden, 4));
     let total: usize = outputs.iter().sum();
-    let (input, input_by_cpu) = (normalised(&x, &gain), cpu::rms_norm(&x, &gain, EPSILON));
-    let (mut expected, mut by_cpu) = (vec![0.0; 8 * total], vec![0.0; 8 * total]);
+    let input = normalised(&x, &gain);
+    let mut expected = vec![0.0; 8 * total];
     let mut first = 0;
     for (matrix, &count) in matrices.iter().zip(&outputs).filter(|(_, count)| **count > 0) {
         for (row, part) in matrix.product(0, &input).chunks_exact(count).enumerate() {
             expected[row * total + first..][..count].copy_from_slice(part);
-        }
-        for (row, part) in cpu::product(matrix.matrix(0), &input_by_cpu).chunks_exact(count).enumerate() {
-            by_cpu[row * total + first..][..count].copy_from_slice(part);
         }
         first += count;
     }
@@ -68,7 +65,16 @@ fn check_project_norm(shape: &Shape, outputs: [usize; 4], seed: u64) {
             every.extend_from_slice(&y[..rows * total]);
         }
         close(&kernel, &every, &expected[..all * total], BOUND);
-        close(&format!("{kernel}, by the CPU"), &every, &by_cpu[..all * total], PRODUCT_BY_CPU);
+        let by_cpu = || {
+            let input = cpu::rms_norm(&x[..all * shape.hidden], &gain, EPSILON);
+            let present = matrices.iter().zip(&outputs).filter(|(_, count)| **count > 0);
+            let products: Vec<Vec<f32>> = present.map(|(matrix, _)| cpu::product(matrix.matrix(0), &input)).collect();
+            let of_row = |row: usize| {
+                products.iter().flat_map(move |product| product.chunks_exact(product.len() / all).nth(row)).flatten()
+            };
+            (0..all).flat_map(of_row).copied().collect()
+        };
+        close_to_cpu(&kernel, &every, by_cpu, PRODUCT_BY_CPU);
         same_bits(&kernel, &every, &mut alone);
     }
 }
@@ -116,7 +122,6 @@ fn check_logits(shape: &Shape) {
     let (x, gain) = (random.floats(9 * shape.hidden, 2.0), gains(&mut random, shape.hidden));
     let matrix = Quantised::new(&mut random, shape.vocabulary, shape.hidden, 4);
     let expected = matrix.product(0, &normalised(&x, &gain));
-    let by_cpu = cpu::product(matrix.matrix(0), &cpu::rms_norm(&x, &gain, EPSILON));
     let all_picked = [8, 0, NONE, 3, 3, 1, NONE, 7];
     let mut alone = Vec::new();
     for rows in FAMILY {
@@ -135,9 +140,10 @@ fn check_logits(shape: &Shape) {
             if row == NONE {
                 assert!(y.iter().all(|y| y.is_nan()), "{kernel} writes logits that nobody picked");
             } else {
-                let here = row as usize * shape.vocabulary..(row as usize + 1) * shape.vocabulary;
-                close(&kernel, y, &expected[here.clone()], BOUND);
-                close(&format!("{kernel}, by the CPU"), y, &by_cpu[here], PRODUCT_BY_CPU);
+                close(&kernel, y, &expected[row as usize * shape.vocabulary..][..shape.vocabulary], BOUND);
+                let x = &x[row as usize * shape.hidden..][..shape.hidden];
+                let by_cpu = || cpu::product(matrix.matrix(0), &cpu::rms_norm(x, &gain, EPSILON));
+                close_to_cpu(&kernel, y, by_cpu, PRODUCT_BY_CPU);
             }
         }
         same_bits(&kernel, &every, &mut alone);
@@ -159,7 +165,6 @@ fn check_project_add(shape: &Shape, inner: usize) {
     let matrix = Quantised::new(&mut random, shape.hidden, inner, 4);
     let product = matrix.product(0, &input.iter().map(|&x| x.into()).collect::<Vec<f64>>());
     let expected: Vec<f64> = x.iter().zip(product).map(|(&x, y)| f64::from(x) + y).collect();
-    let by_cpu: Vec<f32> = x.iter().zip(cpu::product(matrix.matrix(0), &input)).map(|(x, y)| x + y).collect();
     let mut alone = Vec::new();
     for rows in FAMILY {
         let kernel = format!("project_add_{rows}");
@@ -177,7 +182,11 @@ fn check_project_add(shape: &Shape, inner: usize) {
             every.extend_from_slice(&y[..end]);
         }
         close(&kernel, &every, &expected[..all * shape.hidden], BOUND);
-        close(&format!("{kernel}, by the CPU"), &every, &by_cpu[..all * shape.hidden], PRODUCT_BY_CPU);
+        let by_cpu = || {
+            let product = cpu::product(matrix.matrix(0), &input[..all * inner]);
+            x.iter().zip(product).map(|(x, y)| x + y).collect()
+        };
+        close_to_cpu(&kernel, &every, by_cpu, PRODUCT_BY_CPU);
         same_bits(&kernel, &every, &mut alone);
     }
 }
@@ -206,10 +215,6 @@ fn check_router(shape: &Shape, kernel: &str, rows: usize, tile: [usize; 2]) -> V
         .zip(&alone)
         .flat_map(|(row, &alone)| row.iter().copied().chain([alone]))
         .collect();
-    let input = cpu::rms_norm(&x, &gain, EPSILON);
-    let (routed, alone) = (cpu::product(gate.matrix(0), &input), cpu::product(shared.matrix(0), &input));
-    let rows_by_cpu = routed.chunks_exact(shape.experts).zip(&alone);
-    let by_cpu: Vec<f32> = rows_by_cpu.flat_map(|(row, &alone)| row.iter().copied().chain([alone])).collect();
     let mut logits = unwritten((rows + 1) * (shape.experts + 1));
     let mut arguments: Vec<_> = bind(&gate).into_iter().chain(bind(&shared)).collect();
     arguments.extend([Argument::read(&x), Argument::read(&gain), Argument::write(&mut logits)]);
@@ -217,7 +222,13 @@ fn check_router(shape: &Shape, kernel: &str, rows: usize, tile: [usize; 2]) -> V
     launch(kernel, shape, &mut arguments, &[rows as u32], grid, 128);
     let (written, beyond) = logits.split_at(expected.len());
     close(&format!("{kernel}, {rows} rows"), written, &expected, BOUND);
-    close(&format!("{kernel}, {rows} rows, by the CPU"), written, &by_cpu, BY_CPU);
+    let by_cpu = || {
+        let input = cpu::rms_norm(&x, &gain, EPSILON);
+        let (routed, alone) = (cpu::product(gate.matrix(0), &input), cpu::product(shared.matrix(0), &input));
+        let rows = routed.chunks_exact(shape.experts).zip(&alone);
+        rows.flat_map(|(row, &alone)| row.iter().copied().chain([alone])).collect()
+    };
+    close_to_cpu(&format!("{kernel}, {rows} rows"), written, by_cpu, BY_CPU);
     assert!(beyond.iter().all(|logit| logit.is_nan()), "{kernel} writes beyond its rows");
     written.to_vec()
 }

@@ -27,7 +27,7 @@ fn top8(shape: &Shape, logits: &[f32]) -> (Vec<u32>, Vec<f32>) {
 
 fn check_top8(shape: &Shape, logits: &[f32]) -> Vec<u32> {
     let (chosen, weights) = top8(shape, logits);
-    let (mut experts, mut shares, mut by_cpu) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut experts, mut shares) = (Vec::new(), Vec::new());
     for logits in logits.chunks_exact(shape.experts + 1) {
         let (routed, shared) = (&logits[..shape.experts], f64::from(logits[shape.experts]));
         let mut order: Vec<usize> = (0..shape.experts).collect();
@@ -38,13 +38,21 @@ fn check_top8(shape: &Shape, logits: &[f32]) -> Vec<u32> {
         shares.extend(order.iter().map(|expert| exp(expert) / sum));
         shares.push(1.0 / (1.0 + (-shared).exp()));
         experts.extend(order.iter().map(|&expert| expert as u32));
-        by_cpu.extend(cpu::route(routed, shape.experts, CHOSEN).remove(0));
-        by_cpu.push((NONE, cpu::sigmoid(logits[shape.experts])));
     }
     assert_eq!(chosen, experts, "experts");
-    let chosen_by_cpu: Vec<u32> = by_cpu.iter().map(|choice| choice.0).filter(|&expert| expert != NONE).collect();
-    assert_eq!(chosen, chosen_by_cpu, "experts, by the CPU");
-    close("weights, by the CPU", &weights, &by_cpu.iter().map(|choice| choice.1).collect::<Vec<f32>>(), BY_CPU);
+    // Not where a sanitizer is at work, see close_to_cpu.
+    if full_size() {
+        let (mut experts_by_cpu, mut weights_by_cpu) = (Vec::new(), Vec::new());
+        for logits in logits.chunks_exact(shape.experts + 1) {
+            for (expert, weight) in cpu::route(&logits[..shape.experts], shape.experts, CHOSEN).remove(0) {
+                experts_by_cpu.push(expert);
+                weights_by_cpu.push(weight);
+            }
+            weights_by_cpu.push(cpu::sigmoid(logits[shape.experts]));
+        }
+        assert_eq!(chosen, experts_by_cpu, "experts, by the CPU");
+        close("weights, by the CPU", &weights, &weights_by_cpu, BY_CPU);
+    }
     close("weights", &weights, &shares, Bound { relative: 2e-6, absolute: 1e-30 });
     chosen
 }

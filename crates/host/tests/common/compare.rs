@@ -30,6 +30,15 @@ pub const BY_CPU: Bound = Bound { relative: 2e-5, absolute: 1e-5 };
 /// of what follows from such products. Inputs and results are of about 1.
 pub const PRODUCT_BY_CPU: Bound = Bound { relative: 2e-5, absolute: 3e-4 };
 
+/// As [`close`], with what the CPU backend's functions give. Not where a sanitizer or a mutant is at work: those functions share
+/// their work among threads whose ways to synchronise ThreadSanitizer does not see.
+#[track_caller]
+pub fn close_to_cpu<G: Number>(what: &str, got: &[G], expected: impl FnOnce() -> Vec<f32>, bound: Bound) {
+    if super::full_size() {
+        close(&format!("{what}, by the CPU"), got, &expected(), bound);
+    }
+}
+
 /// Numbers of any width.
 pub trait Number: Copy {
     fn wide(self) -> f64;

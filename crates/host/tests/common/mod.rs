@@ -4,7 +4,7 @@
 mod compare;
 mod quantised;
 
-pub use compare::{BY_CPU, Bound, PRODUCT_BY_CPU, close};
+pub use compare::{BY_CPU, Bound, PRODUCT_BY_CPU, close, close_to_cpu};
 pub use half::{bf16, f16};
 pub use lily_host::{Argument, Error, Kernels, Launch};
 pub use quantised::Quantised;
