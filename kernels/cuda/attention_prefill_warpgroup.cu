@@ -13,14 +13,13 @@
 // Pages lie at absolute positions and a page that a query sees nothing of changes none of its bits, so what a query gets
 // depends neither on how a prompt is cut nor on its neighbours in the block.
 //
-// Grid {ceil((rows of the longest segment - first) / tokens of a block), KV_HEADS, segments}, 384 threads, WARPGROUP_SHARED
-// dynamic bytes. Of a KV head the blocks with the longest context come first.
+// Grid {ceil((rows of the longest segment - first) / tokens of a block), KV_HEADS, segments}, 384 threads, 196,672
+// bytes of shared memory. Of a KV head the blocks with the longest context come first.
 #pragma once
 #include "attention_warpgroup.h"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constant constexpr uint TILES = 4;                // keys of even and odd pages, values of even and odd pages
-constant constexpr uint WARPGROUP_SHARED = QUERY_TILE + TILES * PAGE_TILE + 2 * TILES * sizeof(PhaseBarrier);
 
 extern "C" __global__ void __launch_bounds__(384, 1) lily_attention_prefill_warpgroup(
     const float* q, const float* projected, const half* keys, const half* values, const uint* pages,

@@ -5,6 +5,8 @@
 // a row exchanged as wgmma.h has it. Keys are a right factor whose rows are outputs, values one whose rows are the inner
 // dimension, 64 columns of the outputs from slab to slab.
 #pragma once
+#include "bulk.h"
+#include "rebuild.h"
 #include "wgmma.h"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -15,13 +17,6 @@ constant constexpr uint PROBABILITY_WORDS = PAGE / 4;                    // a la
 
 // Until all but the products committed last are done.
 LILY_INLINE void wait_for_all_products_but_one() { asm volatile("wgmma.wait_group.sync.aligned 1;" : : : "memory"); }
-
-// Keeps the compiler from reading sums before a wait: they are written behind its back.
-template <uint N>
-LILY_INLINE void sums_are_written(float (&sums)[N]) {
-#pragma unroll
-  for (uint i = 0; i < N; i++) asm volatile("" : "+f"(sums[i]) : : "memory");
-}
 
 // That of a right factor whose rows are the inner dimension: slabs lie `slab` bytes apart.
 LILY_INLINE ulong transposed_descriptor_of(const void* tile, uint slab) {
@@ -84,23 +79,14 @@ LILY_INLINE void add_product_256(float (&sums)[128], const uint* a, ulong b) {
 struct PhaseBarrier {
   ulong state;
 
-  LILY_INLINE uint address() const { return uint(__cvta_generic_to_shared(this)); }
   LILY_INLINE void expect(uint arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(address()), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(shared_address(&state)), "r"(arrivals) : "memory");
   }
   LILY_INLINE void arrive() {
-    asm volatile("{.reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0];}" : : "r"(address()) : "memory");
+    asm volatile("{.reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0];}" : : "r"(shared_address(&state)) : "memory");
   }
   // Until phase `phase`, counted from 0, has ended; no later one can end before it is waited for.
-  LILY_INLINE void wait(uint phase) {
-    uint ended = 0;
-    while (ended == 0)
-      asm volatile(
-          "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-          : "=r"(ended)
-          : "r"(address()), "r"(phase % 2)
-          : "memory");
-  }
+  LILY_INLINE void wait(uint phase) { wait_for(&state, phase % 2); }
 };
 
 // Sixteen bytes to shared memory, or zeros, that no register waits for.
@@ -132,11 +118,5 @@ LILY_INLINE float sigmoid_fast(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + exp2_fast(x * -LOG2_E)));
   return y;
-}
-// Two floats as halves, the first in the low one; at most 1 in magnitude.
-LILY_INLINE uint half_pair(float low, float high) {
-  uint pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
 }
 #endif

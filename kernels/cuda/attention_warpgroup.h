@@ -43,7 +43,7 @@ struct Softmax {
         float& low = scores[j * 4 + r * 2];
         float& high = scores[j * 4 + r * 2 + 1];
         const half2 pair = metal::as_type<half2>(
-            half_pair(exp2_fast(fmaf(low, LOG2_E, offset)), exp2_fast(fmaf(high, LOG2_E, offset))));
+            two_halves(exp2_fast(fmaf(low, LOG2_E, offset)), exp2_fast(fmaf(high, LOG2_E, offset))));
         low = float(pair.x);
         high = float(pair.y);
         added += low + high;
@@ -103,7 +103,7 @@ LILY_INLINE void multiply_keys(float (&scores)[32], ulong queries, ulong keys) {
 // Once the products with the values before are done: registers that products in flight read must not change.
 LILY_INLINE void pack(const float (&probabilities)[32], uint (&pairs)[PROBABILITY_WORDS]) {
 #pragma unroll
-  for (uint i = 0; i < PROBABILITY_WORDS; i++) pairs[i] = half_pair(probabilities[i * 2], probabilities[i * 2 + 1]);
+  for (uint i = 0; i < PROBABILITY_WORDS; i++) pairs[i] = two_halves(probabilities[i * 2], probabilities[i * 2 + 1]);
 }
 LILY_INLINE void add_values(float (&outputs)[128], const uint (&pairs)[PROBABILITY_WORDS], ulong values) {
 #pragma unroll

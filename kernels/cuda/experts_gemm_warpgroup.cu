@@ -35,7 +35,7 @@ static __device__ __forceinline__ void experts_up_tile(const Matrix& gate, const
         const uint row = metal::min(column0 + output / 16 * 8 + output % 8, EXPERT_WIDTH - 1);
         return rows_from<4>(output % 16 < 8 ? gate : up, row, HIDDEN);
       },
-      HIDDEN, thread_index);
+      thread_index);
   WarpgroupProduct<TOKENS> product;
   product.run(source, HIDDEN, memory, thread_index);
 
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void experts_down_tile(const Matrix& matrix, c
     source.x[i] = hidden + (block.first + pair) * EXPERT_WIDTH + thread_index % 8 * 8;
   }
   source.weights([&](uint output) { return rows_from<4>(matrix, metal::min(column0 + output, HIDDEN - 1), EXPERT_WIDTH); },
-                 EXPERT_WIDTH, thread_index);
+                 thread_index);
   WarpgroupProduct<TOKENS> product;
   product.run(source, EXPERT_WIDTH, memory, thread_index);
 
@@ -101,12 +101,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) lily_experts_gemm_up_warpgr
     up = Matrix{shared_up_w, shared_up_scales, shared_up_biases};
   }
   const uint thread_index = threadIdx.x;
-  switch ((block.pairs + 31) / 32) {
-    case 1: experts_up_tile<32>(gate, up, x, order, block, hidden, memory, thread_index); break;
-    case 2: experts_up_tile<64>(gate, up, x, order, block, hidden, memory, thread_index); break;
-    case 3: experts_up_tile<96>(gate, up, x, order, block, hidden, memory, thread_index); break;
-    default: experts_up_tile<128>(gate, up, x, order, block, hidden, memory, thread_index);
-  }
+  with_tokens(block.pairs, [&](auto tokens) { experts_up_tile<tokens.COUNT>(gate, up, x, order, block, hidden, memory, thread_index); });
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2)
@@ -119,11 +114,6 @@ extern "C" __global__ void __launch_bounds__(256, 2)
   Matrix matrix = rows_from<4>(Matrix{w, scales, biases}, block.expert * HIDDEN, EXPERT_WIDTH);
   if (block.expert == EXPERTS) matrix = Matrix{shared_w, shared_scales, shared_biases};
   const uint thread_index = threadIdx.x;
-  switch ((block.pairs + 31) / 32) {
-    case 1: experts_down_tile<32>(matrix, hidden, block, y, memory, thread_index); break;
-    case 2: experts_down_tile<64>(matrix, hidden, block, y, memory, thread_index); break;
-    case 3: experts_down_tile<96>(matrix, hidden, block, y, memory, thread_index); break;
-    default: experts_down_tile<128>(matrix, hidden, block, y, memory, thread_index);
-  }
+  with_tokens(block.pairs, [&](auto tokens) { experts_down_tile<tokens.COUNT>(matrix, hidden, block, y, memory, thread_index); });
 }
 #endif

@@ -16,7 +16,7 @@ static __device__ __forceinline__ void gemm_warpgroup_tile(const Matrix& matrix,
   for (uint i = 0; i < TOKENS / 32; i++)
     source.x[i] = x + metal::min(row0 + thread_index / 8 + i * 32, rows - 1) * inner + thread_index % 8 * 8;
   source.weights([&](uint output) { return rows_from<4>(matrix, metal::min(column0 + output, outputs - 1), inner); },
-                 inner, thread_index);
+                 thread_index);
   WarpgroupProduct<TOKENS> product;
   product.run(source, inner, memory, thread_index);
 
@@ -46,12 +46,9 @@ static __device__ __forceinline__ void gemm_warpgroup(const Matrix& matrix, cons
                                                       uint outputs, uint pitch, uint column0) {
   char* memory = launch_memory();
   const uint row0 = blockIdx.x * WARPGROUP_TOKENS, thread_index = threadIdx.x;
-  switch ((metal::min(rows - row0, WARPGROUP_TOKENS) + 31) / 32) {
-    case 1: gemm_warpgroup_tile<32, ADD>(matrix, x, y, rows, inner, outputs, pitch, row0, column0, memory, thread_index); break;
-    case 2: gemm_warpgroup_tile<64, ADD>(matrix, x, y, rows, inner, outputs, pitch, row0, column0, memory, thread_index); break;
-    case 3: gemm_warpgroup_tile<96, ADD>(matrix, x, y, rows, inner, outputs, pitch, row0, column0, memory, thread_index); break;
-    default: gemm_warpgroup_tile<128, ADD>(matrix, x, y, rows, inner, outputs, pitch, row0, column0, memory, thread_index);
-  }
+  with_tokens(metal::min(rows - row0, WARPGROUP_TOKENS), [&](auto tokens) {
+    gemm_warpgroup_tile<tokens.COUNT, ADD>(matrix, x, y, rows, inner, outputs, pitch, row0, column0, memory, thread_index);
+  });
 }
 
 LILY_INLINE uint warpgroup_tiles_of(uint outputs) { return (outputs + WARPGROUP_OUTPUTS - 1) / WARPGROUP_OUTPUTS; }

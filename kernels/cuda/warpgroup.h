@@ -48,7 +48,7 @@ struct WarpgroupSource {
 
   // Sets the sources of weights; the matrix begins with a row each for the block's outputs as row_of(output) has them.
   template <class RowOf>
-  LILY_INLINE void weights(RowOf row_of, uint inner, uint thread_index) {
+  LILY_INLINE void weights(RowOf row_of, uint thread_index) {
     w = (const uint4*)row_of(thread_index / 2).w + thread_index % 2;
     const uint lane = thread_index % 32;
     const Matrix own = row_of(thread_index / 32 * 16 + lane / 4 + lane % 4 / 2 * 8);
@@ -119,11 +119,11 @@ struct WarpgroupProduct {
         const uint4 first = words[0], second = words[8 * OUTPUT_BYTES / 16];
 #pragma unroll
         for (uint k = 0; k < 2; k++) {
-          const uint low = k == 0 ? 0 : 1;  // words 2 k and 2 k + 1 of the half
-          const uint4 a = uint4(two_weights(low == 0 ? first.x : first.z, selector, scales[0], biases[0]),
-                                two_weights(low == 0 ? second.x : second.z, selector, scales[1], biases[1]),
-                                two_weights(low == 0 ? first.y : first.w, selector, scales[0], biases[0]),
-                                two_weights(low == 0 ? second.y : second.w, selector, scales[1], biases[1]));
+          // Of words 2 k and 2 k + 1 of the half.
+          const uint4 a = uint4(two_weights(k == 0 ? first.x : first.z, selector, scales[0], biases[0]),
+                                two_weights(k == 0 ? second.x : second.z, selector, scales[1], biases[1]),
+                                two_weights(k == 0 ? first.y : first.w, selector, scales[0], biases[0]),
+                                two_weights(k == 0 ? second.y : second.w, selector, scales[1], biases[1]));
           begin_products();
           const ulong columns = tokens + (part * 2 + k) * 2;
 #pragma unroll
@@ -135,12 +135,25 @@ struct WarpgroupProduct {
       wait_for_products();
     }
 #pragma unroll
-    for (uint i = 0; i < WIDE; i++)
-#pragma unroll
-      for (uint e = 0; e < 32; e++) asm volatile("" : "+f"(wide[i].sums[e]) : : "memory");
-#pragma unroll
-    for (uint e = 0; e < 16; e++) asm volatile("" : "+f"(narrow.sums[e]) : : "memory");
+    for (uint i = 0; i < WIDE; i++) sums_are_written(wide[i].sums);
+    sums_are_written(narrow.sums);
     __syncthreads();
   }
 };
+
+template <uint TOKENS>
+struct Tokens {
+  static constexpr uint COUNT = TOKENS;
+};
+
+// Calls `make` with the least tokens of a block, by type, that hold so many.
+template <class Make>
+LILY_INLINE void with_tokens(uint tokens, Make make) {
+  switch ((tokens + 31) / 32) {
+    case 1: make(Tokens<32>{}); break;
+    case 2: make(Tokens<64>{}); break;
+    case 3: make(Tokens<96>{}); break;
+    default: make(Tokens<128>{});
+  }
+}
 #endif

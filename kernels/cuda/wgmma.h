@@ -9,6 +9,12 @@ LILY_INLINE void copies_are_for_products() { asm volatile("fence.proxy.async.sha
 LILY_INLINE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
 LILY_INLINE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
 LILY_INLINE void wait_for_products() { asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory"); }
+// Keeps the compiler from reading sums before a wait: they are written behind its back.
+template <uint N>
+LILY_INLINE void sums_are_written(float (&sums)[N]) {
+#pragma unroll
+  for (uint i = 0; i < N; i++) asm volatile("" : "+f"(sums[i]) : : "memory");
+}
 
 // Rows of 64 halves, 128 bytes each, whose 16-byte pieces are exchanged so that eight rows meet all banks: piece c of row r
 // lies at c ^ (r % 8). The tile begins at a multiple of 1,024 bytes; 16 columns on is 32 bytes, as address and descriptor go.
