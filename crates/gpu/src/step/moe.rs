@@ -114,12 +114,18 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
     recorder.add(choose.dispatch([rows.div_ceil(ROUTE_TOP8.simdgroups()) as u32, 1, 1], ROUTE_TOP8.max_threads));
     // Tensor operations round otherwise than SIMD-group matrices do. Where both are there, which of them a row meets must not
     // depend on how many others the step has.
-    let tile = match model.sizes.tiles {
-        Tiles::Warpgroup => warpgroup::ROWS,
-        Tiles::Tensor => TENSOR_TILE,
-        Tiles::Simdgroup => expert_tile(shapes, rows),
+    let (tile, columns, [up_kernel, down_kernel]): (usize, u32, [&Kernel; 2]) = match model.sizes.tiles {
+        Tiles::Warpgroup => {
+            (warpgroup::ROWS, warpgroup::COLUMNS, [&warpgroup::EXPERTS_GEMM_UP, &warpgroup::EXPERTS_GEMM_DOWN])
+        }
+        Tiles::Tensor => {
+            (TENSOR_TILE, PRODUCT_COLUMNS, [&kernels::EXPERTS_GEMM_UP_32_TENSOR, &kernels::EXPERTS_GEMM_DOWN_32_TENSOR])
+        }
+        Tiles::Simdgroup => match expert_tile(shapes, rows) {
+            16 => (16, PRODUCT_COLUMNS, [&kernels::EXPERTS_GEMM_UP_16, &kernels::EXPERTS_GEMM_DOWN_16]),
+            tile => (tile, PRODUCT_COLUMNS, [&kernels::EXPERTS_GEMM_UP_32, &kernels::EXPERTS_GEMM_DOWN_32]),
+        },
     };
-    let columns = if model.sizes.tiles == Tiles::Warpgroup { warpgroup::COLUMNS } else { PRODUCT_COLUMNS };
     let blocks = expert_blocks(shapes, rows, tile) as u32;
     let map = moe.map.part(0, u64::from(blocks));
     let p = SortParams { rows: rows as u32, tile: tile as u32, blocks };
@@ -143,17 +149,11 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
         map,
         hidden: moe.hidden,
     };
-    let kernel = match model.sizes.tiles {
-        Tiles::Warpgroup => &warpgroup::EXPERTS_GEMM_UP,
-        Tiles::Tensor => &kernels::EXPERTS_GEMM_UP_32_TENSOR,
-        Tiles::Simdgroup if tile == 16 => &kernels::EXPERTS_GEMM_UP_16,
-        Tiles::Simdgroup => &kernels::EXPERTS_GEMM_UP_32,
-    };
     // Half of a tile's columns are gates.
     let grid = [(shapes.expert_width as u32).div_ceil(columns / 2), blocks, 1];
     let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
     let parameters = experts.gate.parameters() + experts.up.parameters();
-    recorder.add(up.dispatch(kernel, grid, kernel.max_threads).costing(&sparse, pairs * parameters));
+    recorder.add(up.dispatch(up_kernel, grid, up_kernel.max_threads).costing(&sparse, pairs * parameters));
     let down = ExpertsGemmDown {
         w: experts.down.w,
         scales: experts.down.scales,
@@ -165,14 +165,8 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
         map,
         y: moe.y,
     };
-    let kernel = match model.sizes.tiles {
-        Tiles::Warpgroup => &warpgroup::EXPERTS_GEMM_DOWN,
-        Tiles::Tensor => &kernels::EXPERTS_GEMM_DOWN_32_TENSOR,
-        Tiles::Simdgroup if tile == 16 => &kernels::EXPERTS_GEMM_DOWN_16,
-        Tiles::Simdgroup => &kernels::EXPERTS_GEMM_DOWN_32,
-    };
     let grid = [(shapes.hidden as u32).div_ceil(columns), blocks, 1];
-    let down = down.dispatch(kernel, grid, kernel.max_threads);
+    let down = down.dispatch(down_kernel, grid, down_kernel.max_threads);
     recorder.add(down.costing(&some_of(&experts.down, distinct), pairs * experts.down.parameters()));
     let combine = ExpertsCombine { y: moe.y, places: moe.places, weights: moe.weights, x: work.x };
     recorder.add(combine.dispatch([rows as u32, 1, 1], EXPERTS_COMBINE.max_threads).costing(&[], moe.y.len()));

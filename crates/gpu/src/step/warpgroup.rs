@@ -34,37 +34,15 @@ pub(super) static ATTENTION_PREFILL: Kernel = Kernel {
     ..kernels::ATTENTION_PREFILL
 };
 
-pub(super) static GEMM_Q4: Kernel = Kernel {
-    name: "gemm_q4_warpgroup",
-    max_threads: THREADS,
-    threadgroup_bytes: 0,
-    launch_bytes: PRODUCT_BYTES,
-    ..kernels::GEMM_Q4_64
-};
+pub(super) static GEMM_Q4: Kernel = product("gemm_q4_warpgroup", &kernels::GEMM_Q4_64);
+pub(super) static GEMM_Q4_ADD: Kernel = product("gemm_q4_add_warpgroup", &kernels::GEMM_Q4_ADD_64);
+pub(super) static EXPERTS_GEMM_UP: Kernel = product("experts_gemm_up_warpgroup", &kernels::EXPERTS_GEMM_UP_32);
+pub(super) static EXPERTS_GEMM_DOWN: Kernel = product("experts_gemm_down_warpgroup", &kernels::EXPERTS_GEMM_DOWN_32);
 
-pub(super) static GEMM_Q4_ADD: Kernel = Kernel {
-    name: "gemm_q4_add_warpgroup",
-    max_threads: THREADS,
-    threadgroup_bytes: 0,
-    launch_bytes: PRODUCT_BYTES,
-    ..kernels::GEMM_Q4_ADD_64
-};
-
-pub(super) static EXPERTS_GEMM_UP: Kernel = Kernel {
-    name: "experts_gemm_up_warpgroup",
-    max_threads: THREADS,
-    threadgroup_bytes: 0,
-    launch_bytes: PRODUCT_BYTES,
-    ..kernels::EXPERTS_GEMM_UP_32
-};
-
-pub(super) static EXPERTS_GEMM_DOWN: Kernel = Kernel {
-    name: "experts_gemm_down_warpgroup",
-    max_threads: THREADS,
-    threadgroup_bytes: 0,
-    launch_bytes: PRODUCT_BYTES,
-    ..kernels::EXPERTS_GEMM_DOWN_32
-};
+/// A product that takes the arguments of a Metal kernel.
+const fn product(name: &'static str, of: &Kernel) -> Kernel {
+    Kernel { name, max_threads: THREADS, threadgroup_bytes: 0, launch_bytes: PRODUCT_BYTES, ..*of }
+}
 
 /// What does not depend on the state, of all chunks at once.
 static DELTA_CHUNKS: Kernel = Kernel {
