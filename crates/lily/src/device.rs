@@ -85,9 +85,7 @@ impl DeviceChoice {
             })),
         }
     }
-}
 
-impl DeviceChoice {
     /// The device that is meant and what `plan` makes for it. With `auto` it is the processor where that fails for the GPU, too
     /// small for the model, say.
     pub(crate) fn choose<Plan>(self, plan: impl Fn(Device) -> Result<Plan>) -> Result<(Device, Plan)> {
@@ -100,17 +98,25 @@ impl DeviceChoice {
             made => Ok((device, made?)),
         }
     }
+
+    /// As [`choose`](Self::choose), for a model that is to run: `auto` also turns back where the kernels cannot be made for it.
+    /// What the GPU's compiler makes of them is kept.
+    pub(crate) fn choose_to_run<Plan>(
+        self,
+        config: &Config,
+        plan: impl Fn(Device) -> Result<Plan>,
+    ) -> Result<(Device, Plan)> {
+        self.choose(|device| {
+            let made = plan(device)?;
+            if self == Self::Auto && device != Device::Cpu {
+                open()?.specialise(&Shapes::new(config)?.constants())?;
+            }
+            Ok(made)
+        })
+    }
 }
 
 impl Device {
-    /// Whether the kernels can be made for a model here; what a GPU's compiler makes of them is kept.
-    pub(crate) fn check(self, config: &Config) -> Result<()> {
-        match self {
-            Self::Cpu => Ok(()),
-            Self::Gpu { .. } => Ok(open()?.specialise(&Shapes::new(config)?.constants())?),
-        }
-    }
-
     /// As `--device` has it.
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -53,11 +53,10 @@ impl Model {
     ) -> Result<Self> {
         let (tokenizer, template) = chat_side(&checkpoint)?;
         let weights = checkpoint.weights.summary().bytes();
-        let (device, plan) = args.device.choose(|device| {
-            let plan = plan(&checkpoint.config, weights, args.max_context, parallel, device, cache)?;
-            device.check(&checkpoint.config)?;
-            Ok(plan)
-        })?;
+        let config = &checkpoint.config;
+        let (device, plan) = args
+            .device
+            .choose_to_run(config, |device| plan(config, weights, args.max_context, parallel, device, cache))?;
         Ok(Self {
             checkpoint: Arc::new(checkpoint),
             tokenizer: Arc::new(tokenizer),

@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use lily_backend::{Backend, Draw, Segment, Want};
-use lily_chat::Tokenizer;
+use lily_backend::Backend;
 use lily_checkpoint::Checkpoint;
 use lily_gpu::ablate::Ablation;
 use lily_gpu::device::{Device as _, Tiles};
 
-use super::measure::{prompt, step};
+use super::measure::{draw, prompt, read, step};
 use super::report::median;
+use super::vocabulary;
 use crate::cli::BenchArgs;
 use crate::device::{self, Device};
 use crate::load::open_checkpoint;
@@ -101,14 +101,12 @@ pub(crate) fn ablate(args: &BenchArgs, ideas: &[Idea]) -> Result<()> {
     if args.model.device.resolve()? == Device::Cpu {
         bail!("--ablate leaves out ideas of the GPU's kernels and plans: it needs --device cuda or --device metal");
     }
-    let files = &checkpoint.files;
-    let vocabulary = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref())?.vocabulary();
+    let vocabulary = vocabulary(&checkpoint)?;
     let lengths = args.lengths.iter().map(|&length| length as usize).collect::<Vec<_>>();
     let lengths = if lengths.is_empty() { LENGTHS.to_vec() } else { lengths };
     let (steps, repeats) = (args.steps as usize, args.repeats as usize);
     let longest = lengths.iter().max().copied().unwrap_or_default();
     let options = lily_gpu::Options { spare_pages: SPARE_PAGES, ..lily_gpu::Options::new(longest + steps + 1, 2) };
-    let vocabulary = vocabulary.min(checkpoint.config.vocab_size);
     let contract = Contract { lengths, steps, repeats, chunk: options.prefill_rows, vocabulary };
     let ideas = if ideas.is_empty() { Idea::value_variants() } else { ideas };
 
@@ -196,13 +194,14 @@ fn measure<B: Backend>(
     let in_prefill = measured(Ablation::changes_prefill, prefill);
     let in_decode = measured(Ablation::changes_decode, false);
     let tokens = prompt(length, contract.vocabulary);
+    let draw = |counter| draw(contract.vocabulary, counter);
     let mut prefills = vec![Vec::new(); sides.len()];
     for repeat in 0..=contract.repeats {
         for (index, &side) in sides.iter().enumerate().filter(|(index, _)| in_prefill[*index]) {
             choose(backend, side);
             let mut state = backend.create()?;
             let start = Instant::now();
-            read(backend, contract, &mut state, &tokens)?;
+            read(backend, contract.chunk, &mut state, &tokens, draw(0))?;
             if repeat > 0 {
                 prefills[index].push(length as f64 / start.elapsed().as_secs_f64());
             }
@@ -212,17 +211,17 @@ fn measure<B: Backend>(
     let mut decodes = vec![Vec::new(); sides.len()];
     if in_decode.contains(&true) {
         let mut state = backend.create()?;
-        read(backend, contract, &mut state, &tokens)?;
+        read(backend, contract.chunk, &mut state, &tokens, draw(0))?;
         let snapshot = backend.snapshot(&state)?;
         drop(state);
         for repeat in 0..=contract.repeats {
             for (index, &side) in sides.iter().enumerate().filter(|(index, _)| in_decode[*index]) {
                 choose(backend, side);
                 let mut state = backend.restore(&snapshot)?;
-                let mut token = step(backend, &mut state, &tokens[..1], draw(contract, 1))?;
+                let mut token = step(backend, &mut state, &tokens[..1], draw(1))?;
                 let start = Instant::now();
                 for counter in 2..=contract.steps {
-                    token = step(backend, &mut state, &[token], draw(contract, counter))?;
+                    token = step(backend, &mut state, &[token], draw(counter))?;
                 }
                 if repeat > 0 {
                     decodes[index].push((contract.steps - 1) as f64 / start.elapsed().as_secs_f64());
@@ -233,19 +232,6 @@ fn measure<B: Backend>(
     }
     let medians = |all: &[Vec<f64>]| all.iter().map(|rates| (!rates.is_empty()).then(|| median(rates))).collect();
     Ok(Rates { length, prefill: medians(&prefills), decode: medians(&decodes) })
-}
-
-/// Reads a prompt up to its first token.
-fn read<B: Backend>(backend: &mut B, contract: &Contract, state: &mut B::State, tokens: &[u32]) -> Result<()> {
-    let (all_but_last, last) = tokens.split_at((tokens.len() - 1) / contract.chunk * contract.chunk);
-    for tokens in all_but_last.chunks(contract.chunk) {
-        backend.forward(&mut [Segment { state: &mut *state, tokens, want: Want::Nothing }])?;
-    }
-    step(backend, state, last, draw(contract, 0)).map(|_| ())
-}
-
-fn draw(contract: &Contract, counter: usize) -> Draw<'static> {
-    Draw { counter: counter as u64, ..Draw::greedy(contract.vocabulary) }
 }
 
 #[cfg(test)]

@@ -70,13 +70,9 @@ struct Pass {
 
 fn pass<B: Backend>(backend: &mut B, contract: &Contract, prompt: &[u32]) -> Result<Pass> {
     let mut state = backend.create()?;
-    let draw = |counter: usize| Draw { counter: counter as u64, ..Draw::greedy(contract.vocabulary) };
+    let draw = |counter| draw(contract.vocabulary, counter);
     let start = Instant::now();
-    let (all_but_last, last) = prompt.split_at((prompt.len() - 1) / contract.chunk * contract.chunk);
-    for tokens in all_but_last.chunks(contract.chunk) {
-        backend.forward(&mut [Segment { state: &mut state, tokens, want: Want::Nothing }])?;
-    }
-    let mut token = step(backend, &mut state, last, draw(0))?;
+    let mut token = read(backend, contract.chunk, &mut state, prompt, draw(0))?;
     let prefill_seconds = start.elapsed().as_secs_f64();
 
     let start = Instant::now();
@@ -86,6 +82,26 @@ fn pass<B: Backend>(backend: &mut B, contract: &Contract, prompt: &[u32]) -> Res
         tokens.push(token);
     }
     Ok(Pass { prefill_seconds, decode_seconds: start.elapsed().as_secs_f64(), tokens })
+}
+
+/// The largest logit, at a place of the sequence's random stream.
+pub(super) fn draw(vocabulary: usize, counter: usize) -> Draw<'static> {
+    Draw { counter: counter as u64, ..Draw::greedy(vocabulary) }
+}
+
+/// Appends a prompt in chunks and gives the token drawn after it.
+pub(super) fn read<B: Backend>(
+    backend: &mut B,
+    chunk: usize,
+    state: &mut B::State,
+    prompt: &[u32],
+    draw: Draw<'_>,
+) -> Result<u32> {
+    let (all_but_last, last) = prompt.split_at((prompt.len() - 1) / chunk * chunk);
+    for tokens in all_but_last.chunks(chunk) {
+        backend.forward(&mut [Segment { state: &mut *state, tokens, want: Want::Nothing }])?;
+    }
+    step(backend, state, last, draw)
 }
 
 /// Appends `tokens` and gives the token drawn after them.

@@ -19,6 +19,7 @@ use std::num::NonZero;
 use anyhow::{Context, Result, bail};
 use lily_backend::MemoryPlan;
 use lily_chat::Tokenizer;
+use lily_checkpoint::Checkpoint;
 use lily_cpu::Simd;
 
 #[cfg(feature = "ablate")]
@@ -50,18 +51,13 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
         model.threads = std::thread::available_parallelism().map_or(1, NonZero::get);
     }
     let checkpoint = open_checkpoint(&model)?;
-    let files = &checkpoint.files;
-    let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref())
-        .with_context(|| format!("{}: the tokenizer cannot be used", checkpoint.name()))?;
-    let vocabulary = tokenizer.vocabulary().min(checkpoint.config.vocab_size);
-    drop(tokenizer);
+    let vocabulary = vocabulary(&checkpoint)?;
     let (steps, repeats) = (args.steps as usize, args.repeats as usize);
     let weights = checkpoint.weights.summary().bytes();
-    let (device, plan) = model.device.choose(|device| {
-        let plan = plan(&checkpoint.config, weights, model.max_context, 1, device, CacheSize::Off)?;
-        device.check(&checkpoint.config)?;
-        Ok(plan)
-    })?;
+    let config = &checkpoint.config;
+    let (device, plan) = model
+        .device
+        .choose_to_run(config, |device| plan(config, weights, model.max_context, 1, device, CacheSize::Off))?;
     let lengths = lengths(&args.lengths, steps, &plan)?;
     // As `lily serve` reads a prompt.
     let chunk = if device == Device::Cpu {
@@ -99,6 +95,14 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
         outputs.add(&report)?;
     }
     outputs.end(&report)
+}
+
+/// Ids that the model has rows for and the tokenizer texts.
+fn vocabulary(checkpoint: &Checkpoint) -> Result<usize> {
+    let files = &checkpoint.files;
+    let tokenizer = Tokenizer::from_files(&files.tokenizer, files.tokenizer_config.as_deref())
+        .with_context(|| format!("{}: the tokenizer cannot be used", checkpoint.name()))?;
+    Ok(tokenizer.vocabulary().min(checkpoint.config.vocab_size))
 }
 
 /// The lengths asked for, or those that the plan has room for.
