@@ -60,16 +60,18 @@ fn another_conversation_with_the_same_system_prompt_begins_behind_it() {
     assert!(number(&second, "cache_read_input_tokens") > 4 * number(&second, "input_tokens"), "{second}");
 }
 
+/// A tool that is shown once a search has found it.
+fn deferred(name: &str) -> Value {
+    let mut tool = tool(name);
+    tool["defer_loading"] = json!(true);
+    tool
+}
+
 /// What Claude Code 2.1 sends: a system message behind the user's that is blocks at first and text later, thinking whose
 /// text is left out, a tool that stands for those to come, and then such a tool itself, amid the others.
 #[test]
 fn tools_that_are_found_leave_what_was_read() {
     let rules = "Answer each question in one short sentence, and think before you do. ".repeat(20);
-    let deferred = |name: &str| {
-        let mut tool = tool(name);
-        tool["defer_loading"] = json!(true);
-        tool
-    };
     let text = |text: &str| json!({"type": "text", "text": text, "cache_control": {"type": "ephemeral"}});
     let later = |content: Value| json!({"role": "system", "content": content});
     let question = json!({"role": "user", "content": [text("<system-reminder>Be kind.</system-reminder>"),
@@ -123,11 +125,6 @@ This function can be called now:
 /// A tool is held back only where the client's own search can find it.
 #[test]
 fn tools_that_nothing_could_find_are_shown() {
-    let deferred = |name: &str| {
-        let mut tool = tool(name);
-        tool["defer_loading"] = json!(true);
-        tool
-    };
     let search = json!({"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"});
     let speaker = Speaker::new(true, 4096);
     let shown = |tools: Value, choice: Value| {
