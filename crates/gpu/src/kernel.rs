@@ -47,6 +47,9 @@ pub struct Kernel {
     pub threadgroup_bytes: u32,
     /// Bytes of threadgroup storage that it is given at launch beside them: only to what is made for one kind of GPU.
     pub launch_bytes: u32,
+    /// It waits for the dispatch before it itself, when it has begun on what no dispatch of a step writes: only of what is made
+    /// for one kind of GPU.
+    pub begins_early: bool,
 }
 
 impl Kernel {

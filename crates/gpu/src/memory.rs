@@ -9,6 +9,7 @@ use crate::kernel::Slice;
 use crate::kernels::{self, DRAWN_RING, SAMPLE_BLOCK};
 use crate::kernels::{Adjustment, Block, BlockSummary, Choice, Draw, Drawn, Row, Segment, Sequence};
 use crate::shapes::{CHOSEN, DELTA_HEAD, HEAD, MAX_DECODE_ROWS, PAGE, RANKS, Shapes};
+use crate::step::bytes::ATTENTION_PIECES;
 
 /// Tokens of a block of context in decode attention. Fixed, so that a row's result does not depend on the plan it is in.
 pub(crate) const CONTEXT_BLOCK: usize = kernels::MAX_BLOCK as usize;
@@ -206,7 +207,7 @@ pub(crate) struct FewRows {
     /// What it ends with.
     pub(crate) mixed: Slice<f32>,
     pub(crate) q: Slice<f32>,
-    /// Partial sums of attention: `[rows][query_heads][blocks][256]`, and their `[..][2]` maxima and weights.
+    /// Partial sums of attention: `[rows][query_heads][blocks or pieces][256]`, and their `[..][2]` maxima and weights.
     pub(crate) sums: Slice<f32>,
     pub(crate) weights: Slice<f32>,
     /// `[rows][experts + 1]`
@@ -257,13 +258,14 @@ pub(crate) fn attention_projected(shapes: &Shapes) -> usize {
 
 fn few(shapes: &Shapes, rows: usize, blocks: usize, mut carver: Carver) -> (FewRows, u64) {
     let heads = rows * shapes.query_heads;
+    let pieces = blocks.max(ATTENTION_PIECES);
     let work = FewRows {
         x: carver.take(rows * shapes.hidden),
         projected: carver.take(rows * projected(shapes)),
         mixed: carver.take(rows * shapes.value_size().max(shapes.query_size())),
         q: carver.take(heads * HEAD),
-        sums: carver.take(heads * blocks * HEAD),
-        weights: carver.take(heads * blocks * 2),
+        sums: carver.take(heads * pieces * HEAD),
+        weights: carver.take(heads * pieces * 2),
         router: carver.take(rows * (shapes.experts + 1)),
         hidden: carver.take(rows * RANKS * shapes.expert_width),
         choices: carver.take(rows * RANKS),

@@ -231,6 +231,20 @@ mod tests {
         }
     }
 
+    /// What begins early waits for one dispatch alone: a graph's edge lets it begin only then.
+    #[test]
+    fn decoding_on_warpgroups_is_a_chain_that_begins_early() {
+        for rows in [1, 8] {
+            let plan = Outline::on(&full_size(), Step::Decode(rows), 4096, Tiles::Warpgroup).expect("supported").plan;
+            let early = plan.dispatches.iter().enumerate().filter(|(_, dispatch)| dispatch.kernel.begins_early);
+            let incoming = |index| plan.edges.iter().filter(|&&(_, later)| later == index).count();
+            let counts: Vec<(&str, usize)> =
+                early.map(|(index, dispatch)| (dispatch.kernel.name, incoming(index))).collect();
+            assert_eq!(counts.len(), 30 * 6 + 10 * 7 + 1);
+            assert!(counts.iter().all(|&(_, count)| count == 1), "{counts:?}");
+        }
+    }
+
     #[test]
     fn the_picture_has_every_dispatch_and_edge() {
         let outline = Outline::new(&full_size(), Step::Decode(1), 100).expect("supported");

@@ -163,6 +163,7 @@ mod tests {
         max_threads: 1024,
         threadgroup_bytes: 0,
         launch_bytes: 0,
+        begins_early: false,
     };
 
     const BYTES: u64 = 64;

@@ -221,7 +221,7 @@ fn the_rust_bindings() {
          assert!(std::mem::offset_of!(Row, weight) == 4); };",
         "pub static SCALE_HALF_4: Kernel = Kernel { name: \"scale_half_4\", file: \"scale.metal\", arguments: &[Argument { \
          name: \"x\", slot: 0, access: Access::Read, element: \"half\", element_bytes: 2 },",
-        "parameters_slot: 3, parameters_size: 8, max_threads: 128, threadgroup_bytes: 592, launch_bytes: 0 };",
+        "parameters_slot: 3, parameters_size: 8, max_threads: 128, threadgroup_bytes: 592, launch_bytes: 0, begins_early: false };",
         "pub static ALL: &[&Kernel] = &[&SCALE_HALF_4, &SCALE_FLOAT_2, &CLEAR, &CLEAR_TENSOR];",
         // Elements differ, so each instantiation has a struct of its own.
         "pub struct ScaleHalf4 {\n    /// `device const half*`: `[rows][HIDDEN]`\n    pub x: Slice<half::f16>,",

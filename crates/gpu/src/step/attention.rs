@@ -11,7 +11,7 @@ use crate::plan::Dispatch;
 use crate::recorder::Recorder;
 use crate::shapes::{HEAD, PAGE};
 use crate::step::product::{add_few, add_many, project_few, project_many};
-use crate::step::{Few, Many, Model, bytes_of, warpgroup};
+use crate::step::{Few, Many, Model, bytes, bytes_of, warpgroup};
 use crate::weights::AttentionWeights;
 
 /// Rows times tokens of context of one dispatch: more could keep a display waiting.
@@ -32,9 +32,11 @@ pub(super) fn few(
     let row_records = memory.records.rows.part(0, rows as u64);
     let projected = work.projected.part(0, (rows * attention_projected(shapes)) as u64);
     let mixed = work.mixed.part(0, (rows * shapes.query_size()) as u64);
-    project_few(recorder, rows, &[&weights.q_gate, &weights.k, &weights.v], work.x, norm, projected);
+    project_few(model, recorder, rows, &[&weights.q_gate, &weights.k, &weights.v], work.x, norm, projected);
     prepare(model, recorder, rows, weights, cache, projected, work.q);
+    let early = bytes::begin_early(model);
     let (block, blocks_u32) = (CONTEXT_BLOCK as u32, blocks as u32);
+    let pieces = (blocks * CONTEXT_BLOCK / PAGE).min(bytes::ATTENTION_PIECES) as u32;
     let attend = AttentionBlock {
         q: work.q,
         keys: cache.keys,
@@ -47,7 +49,9 @@ pub(super) fn few(
         p: BlockParams { block, blocks: blocks_u32, max_pages: model.sizes.max_pages() as u32 },
     };
     let context = rows * blocks * CONTEXT_BLOCK;
-    let attend = attend.dispatch([blocks_u32, shapes.kv_heads as u32, rows as u32], ATTENTION_BLOCK.max_threads);
+    let (kernel, groups) = if early { (&bytes::ATTENTION_BLOCK, pieces) } else { (&ATTENTION_BLOCK, blocks_u32) };
+    let attend = attend.dispatch([groups, shapes.kv_heads as u32, rows as u32], kernel.max_threads);
+    let attend = Dispatch { kernel, ..attend };
     recorder.add(attend.costing(&touched(model, cache, rows, context), attention_work(model, context)));
     let combine = AttentionCombine {
         sums: work.sums,
@@ -58,9 +62,12 @@ pub(super) fn few(
         y: mixed,
         p: CombineParams { block, blocks: blocks_u32, stride: attention_projected(shapes) as u32 },
     };
-    let combine = combine.dispatch([shapes.query_heads as u32, rows as u32, 1], ATTENTION_COMBINE.max_threads);
+    let (kernel, sharers) =
+        if early { (&bytes::ATTENTION_COMBINE, bytes::JOIN_SHARERS) } else { (&ATTENTION_COMBINE, 1) };
+    let combine = combine.dispatch([shapes.query_heads as u32 * sharers, rows as u32, 1], kernel.max_threads);
+    let combine = Dispatch { kernel, ..combine };
     recorder.add(combine.costing(&touched(model, cache, rows, context), work.sums.len()));
-    add_few(recorder, rows, &weights.out, mixed, work.x);
+    add_few(model, recorder, rows, &weights.out, mixed, work.x);
 }
 
 /// One pass over the context for each tile of queries, long work cut into several dispatches.

@@ -7,10 +7,11 @@ use crate::kernels::{
     PREPARE_ROWS, SCAN_ROWS,
 };
 use crate::memory::{DELTA_CHUNK, FewRows, ManyRows, MixerRows, Recurrent, delta_projected};
+use crate::plan::Dispatch;
 use crate::recorder::Recorder;
 use crate::shapes::DELTA_HEAD;
 use crate::step::product::{add_few, add_many, project_few, project_many};
-use crate::step::{Few, Many, Model, bytes_of, warpgroup};
+use crate::step::{Few, Many, Model, bytes, bytes_of, warpgroup};
 use crate::weights::DeltaNetWeights;
 
 /// Multiply-adds of a row in a chunk, of a value head: its keys with themselves and with the queries, and the factors' products.
@@ -30,7 +31,7 @@ pub(super) fn few(
     let shapes = model.shapes;
     let projected = work.projected.part(0, (rows * delta_projected(shapes)) as u64);
     let mixed = work.mixed.part(0, (rows * shapes.value_size()) as u64);
-    project_few(recorder, rows, &[&weights.qkv, &weights.z, &weights.a, &weights.b], work.x, norm, projected);
+    project_few(model, recorder, rows, &[&weights.qkv, &weights.z, &weights.a, &weights.b], work.x, norm, projected);
     let step = DeltaStep {
         projected,
         conv: weights.conv,
@@ -43,9 +44,12 @@ pub(super) fn few(
         states: memory.states,
         y: mixed,
     };
-    let step = step.dispatch([shapes.value_heads as u32, rows as u32, 1], DELTA_STEP.max_threads);
+    let (kernel, sharers) =
+        if bytes::begin_early(model) { (&bytes::DELTA_STEP, bytes::DELTA_SHARERS) } else { (&DELTA_STEP, 1) };
+    let step = step.dispatch([shapes.value_heads as u32 * sharers, rows as u32, 1], kernel.max_threads);
+    let step = Dispatch { kernel, ..step };
     recorder.add(step.costing(&touched(model, memory, rows), state_work(model, rows)));
-    add_few(recorder, rows, &weights.out, mixed, work.x);
+    add_few(model, recorder, rows, &weights.out, mixed, work.x);
 }
 
 /// The convolution of all rows at once, the recurrence token by token with the state in registers, the gate.

@@ -6,7 +6,7 @@ use crate::kernels::{
 };
 use crate::memory::{SamplingRows, mask_words, sample_blocks};
 use crate::recorder::Recorder;
-use crate::step::{Head, Model, by_rows, bytes_of};
+use crate::step::{Head, Model, by_rows, bytes, bytes_of};
 
 static LOGITS: [&Kernel; 4] = [&kernels::LOGITS_1, &kernels::LOGITS_2, &kernels::LOGITS_4, &kernels::LOGITS_8];
 
@@ -33,9 +33,13 @@ pub(super) fn head(
         picked: memory.records.picked.part(0, rows as u64),
         y: logits,
     };
-    let kernel = by_rows(&LOGITS, rows);
-    let product =
-        product.dispatch(kernel, [(shapes.vocabulary as u32).div_ceil(LOGITS_OUTPUTS), 1, 1], kernel.max_threads);
+    let (family, groups) = if bytes::multiply(model) {
+        (&bytes::LOGITS, bytes::logits_blocks())
+    } else {
+        (&LOGITS, (shapes.vocabulary as u32).div_ceil(LOGITS_OUTPUTS))
+    };
+    let kernel = by_rows(family, rows);
+    let product = product.dispatch(kernel, [groups, 1, 1], kernel.max_threads);
     let picked = (x.range, bytes_of(x, rows * shapes.hidden));
     recorder.add(product.costing(&[picked], rows as u64 * weights.head.parameters()));
     if head == Head::Logits {

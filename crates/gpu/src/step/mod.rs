@@ -5,6 +5,7 @@
 //! way a token takes depends on its own sequence alone, so that its result does not depend on what else runs.
 
 mod attention;
+pub(crate) mod bytes;
 mod delta_net;
 mod embed;
 mod head;

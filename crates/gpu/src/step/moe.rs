@@ -8,10 +8,11 @@ use crate::kernels::{
     ROUTER_TILE_OUTPUTS, ROUTER_TILE_ROWS, RouteSort, RouteTop8, Router, RouterMany, SortParams, UP_OUTPUTS,
 };
 use crate::memory::{FewRows, ManyRows, expert_blocks, expert_tile};
+use crate::plan::Dispatch;
 use crate::recorder::Recorder;
 use crate::shapes::{CHOSEN, RANKS};
 use crate::step::product::norm_many;
-use crate::step::{Few, Many, Model, by_rows, some_of, warpgroup};
+use crate::step::{Few, Many, Model, by_rows, bytes, some_of, warpgroup};
 use crate::weights::MoeWeights;
 
 static ROUTER: [&Kernel; 4] = [&kernels::ROUTER_1, &kernels::ROUTER_2, &kernels::ROUTER_4, &kernels::ROUTER_8];
@@ -39,8 +40,12 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
         logits: work.router,
         p: CountParams { count: rows as u32 },
     };
-    let kernel = by_rows(&ROUTER, rows);
-    let grid = [(shapes.experts as u32 + 1).div_ceil(ROUTER_OUTPUTS), 1, 1];
+    let in_bytes = bytes::multiply(model);
+    let (kernel, grid) = if in_bytes {
+        (&bytes::ROUTER, [bytes::tiles(shapes.experts + 1), rows as u32, 1])
+    } else {
+        (by_rows(&ROUTER, rows), [(shapes.experts as u32 + 1).div_ceil(ROUTER_OUTPUTS), 1, 1])
+    };
     let parameters = gate.parameters() + shared_gate.parameters();
     recorder.add(router.dispatch(kernel, grid, kernel.max_threads).costing(&[], rows as u64 * parameters));
     let up = ExpertsUp {
@@ -63,11 +68,16 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
         hidden: work.hidden,
         choices: work.choices,
     };
-    let grid = [shapes.expert_width as u32 / UP_OUTPUTS, RANKS as u32, rows as u32];
+    let (kernel, grid) = if in_bytes {
+        (&bytes::EXPERTS_UP, [bytes::up_blocks(shapes), rows as u32, 1])
+    } else {
+        (&EXPERTS_UP, [shapes.expert_width as u32 / UP_OUTPUTS, RANKS as u32, rows as u32])
+    };
     let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
     let parameters = experts.gate.parameters() + experts.up.parameters();
     let pairs = (rows * RANKS) as u64;
-    recorder.add(up.dispatch(grid, EXPERTS_UP.max_threads).costing(&sparse, pairs * parameters));
+    let up = Dispatch { kernel, ..up.dispatch(grid, kernel.max_threads) };
+    recorder.add(up.costing(&sparse, pairs * parameters));
     let down = ExpertsDown {
         down_w: experts.down.w,
         down_scales: experts.down.scales,
@@ -80,8 +90,12 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
         rows: row_records,
         x: work.x,
     };
-    let grid = [shapes.hidden as u32 / DOWN_OUTPUTS, rows as u32, 1];
-    let down = down.dispatch(grid, EXPERTS_DOWN.max_threads);
+    let (kernel, groups) = if in_bytes {
+        (&bytes::EXPERTS_DOWN, bytes::tiles(shapes.hidden))
+    } else {
+        (&EXPERTS_DOWN, shapes.hidden as u32 / DOWN_OUTPUTS)
+    };
+    let down = Dispatch { kernel, ..down.dispatch([groups, rows as u32, 1], kernel.max_threads) };
     recorder.add(down.costing(&some_of(&experts.down, distinct), pairs * experts.down.parameters()));
 }
 

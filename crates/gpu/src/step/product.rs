@@ -8,7 +8,7 @@ use crate::kernels::{self, ADD_OUTPUTS, CountParams, GemmAddParams, GemmParams, 
 use crate::kernels::{PROJECT_OUTPUTS, ProjectAdd, ProjectAddParams, ProjectNorm, ProjectParams, RMS_NORM, RmsNorm};
 use crate::memory::ManyRows;
 use crate::recorder::Recorder;
-use crate::step::{Model, by_rows, warpgroup};
+use crate::step::{Model, by_rows, bytes, warpgroup};
 use crate::weights::Linear;
 
 static PROJECT_NORM: [&Kernel; 4] =
@@ -39,6 +39,7 @@ impl Stack {
 
 /// `y = stack · (norm(x) · gain)`
 pub(super) fn project_few(
+    model: &Model<'_>,
     recorder: &mut Recorder,
     rows: usize,
     matrices: &[&Linear],
@@ -66,18 +67,35 @@ pub(super) fn project_few(
         y,
         p: ProjectParams { outputs0, outputs1, outputs2, outputs3 },
     };
-    let kernel = by_rows(&PROJECT_NORM, rows);
-    let groups = (outputs0 + outputs1 + outputs2 + outputs3).div_ceil(PROJECT_OUTPUTS);
+    let outputs = outputs0 + outputs1 + outputs2 + outputs3;
+    let (family, groups) = if bytes::multiply(model) {
+        (&bytes::PROJECT_NORM, bytes::project_blocks(outputs, rows))
+    } else {
+        (&PROJECT_NORM, outputs.div_ceil(PROJECT_OUTPUTS))
+    };
+    let kernel = by_rows(family, rows);
     let project = project.dispatch(kernel, [groups, 1, 1], kernel.max_threads);
     recorder.add(project.costing(&[], rows as u64 * parameters));
 }
 
 /// `x += linear · input`
-pub(super) fn add_few(recorder: &mut Recorder, rows: usize, linear: &Linear, input: Slice<f32>, x: Slice<f32>) {
+pub(super) fn add_few(
+    model: &Model<'_>,
+    recorder: &mut Recorder,
+    rows: usize,
+    linear: &Linear,
+    input: Slice<f32>,
+    x: Slice<f32>,
+) {
     let &Linear { w, scales, biases, inner, outputs, .. } = linear;
     let add = ProjectAdd { w, scales, biases, input, x, p: ProjectAddParams { inner: inner as u32 } };
-    let kernel = by_rows(&PROJECT_ADD, rows);
-    let add = add.dispatch(kernel, [(outputs as u32).div_ceil(ADD_OUTPUTS), 1, 1], kernel.max_threads);
+    let (family, groups) = if bytes::multiply(model) {
+        (&bytes::PROJECT_ADD, bytes::tiles(outputs))
+    } else {
+        (&PROJECT_ADD, (outputs as u32).div_ceil(ADD_OUTPUTS))
+    };
+    let kernel = by_rows(family, rows);
+    let add = add.dispatch(kernel, [groups, 1, 1], kernel.max_threads);
     recorder.add(add.costing(&[], rows as u64 * linear.parameters()));
 }
 

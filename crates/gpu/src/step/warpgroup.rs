@@ -60,6 +60,7 @@ static DELTA_CHUNKS: Kernel = Kernel {
     max_threads: 256,
     threadgroup_bytes: 0,
     launch_bytes: 108_544,
+    begins_early: false,
 };
 
 /// The way from chunk to chunk.
@@ -78,6 +79,7 @@ static DELTA_SCAN: Kernel = Kernel {
     max_threads: 288,
     threadgroup_bytes: 0,
     launch_bytes: 204_840,
+    begins_early: false,
 };
 
 const fn argument(name: &'static str, slot: u32, access: Access, element_bytes: usize) -> Argument {

@@ -27,7 +27,8 @@ fn lengths() -> Vec<usize> {
     numbers("LILY_CUDA_LENGTHS", &[512, 4096])
 }
 
-fn gpu() -> Option<(GpuBackend<CudaDevice>, Arc<Checkpoint>)> {
+/// It on the GPU, with so many sequences.
+pub(crate) fn gpu(sequences: usize) -> Option<(GpuBackend<CudaDevice>, Arc<Checkpoint>)> {
     let Some(folder) = env::var_os("LILY_CUDA_CHECKPOINT").map(PathBuf::from) else {
         println!("SKIPPED: LILY_CUDA_CHECKPOINT names no checkpoint");
         return None;
@@ -36,7 +37,7 @@ fn gpu() -> Option<(GpuBackend<CudaDevice>, Arc<Checkpoint>)> {
     let checkpoint = Arc::new(Checkpoint::open(&folder).unwrap_or_else(|error| panic!("{error}")));
     let start = Instant::now();
     let context = lengths().iter().fold(CONTEXT, |context, length| context.max(length + 1024));
-    let standard = Options::new(context, 1);
+    let standard = Options::new(context, sequences);
     let options = Options { prefill_rows: numbers("LILY_CUDA_ROWS", &[standard.prefill_rows])[0], ..standard };
     let gpu = GpuBackend::new(device, &checkpoint, options).unwrap_or_else(|error| panic!("{error}"));
     println!("{}: loaded in {:.1?}", gpu.description().name, start.elapsed());
@@ -50,7 +51,7 @@ fn prompt(vocabulary: usize, length: usize) -> Vec<u32> {
 /// Random weights spread what rounding changes: both backends are compared with the same reference, which rounds least.
 #[test]
 fn large_logits_are_the_references() {
-    let Some((mut gpu, checkpoint)) = gpu() else { return };
+    let Some((mut gpu, checkpoint)) = gpu(1) else { return };
     let vocabulary = checkpoint.config.vocab_size;
     let options = lily_cpu::Options { threads: 0, max_context: CONTEXT, simd: None };
     let mut cpu = CpuBackend::new(Arc::clone(&checkpoint), options).expect("threads");
@@ -79,7 +80,7 @@ fn large_logits_are_the_references() {
 /// The two ways through the model have no product in common.
 #[test]
 fn large_logits_are_alike_both_ways() {
-    let Some((mut gpu, checkpoint)) = gpu() else { return };
+    let Some((mut gpu, checkpoint)) = gpu(1) else { return };
     let vocabulary = checkpoint.config.vocab_size;
     let tokens = prompt(vocabulary, 512);
     let mut state = gpu.create().expect("a slot");
@@ -103,7 +104,7 @@ fn prefill(gpu: &mut GpuBackend<CudaDevice>, state: &mut State, tokens: &[u32], 
 
 #[test]
 fn large_speed() {
-    let Some((mut gpu, checkpoint)) = gpu() else { return };
+    let Some((mut gpu, checkpoint)) = gpu(1) else { return };
     let vocabulary = checkpoint.config.vocab_size;
     let mut state = gpu.create().expect("a slot");
     for length in lengths() {
@@ -131,17 +132,17 @@ fn large_speed() {
 /// A prompt of the first length and a token, for a profiler.
 #[test]
 fn large_steps() {
-    let Some((mut gpu, checkpoint)) = gpu() else { return };
+    let Some((mut gpu, checkpoint)) = gpu(1) else { return };
     let vocabulary = checkpoint.config.vocab_size;
     let mut state = gpu.create().expect("a slot");
     run(&mut gpu, &mut state, &prompt(vocabulary, lengths()[0]), Want::Nothing);
-    run(&mut gpu, &mut state, &[1], Want::Nothing);
+    next(&mut gpu, &mut state, &[1], greedy(vocabulary, 0));
 }
 
 /// Short enough for a sanitizer.
 #[test]
 fn large_few_tokens() {
-    let Some((mut gpu, checkpoint)) = gpu() else { return };
+    let Some((mut gpu, checkpoint)) = gpu(1) else { return };
     let vocabulary = checkpoint.config.vocab_size;
     let mut state = gpu.create().expect("a slot");
     let mut tokens = prompt(vocabulary, 40);

@@ -10,4 +10,5 @@ mod draws;
 mod full;
 mod model;
 mod reference;
+mod rows;
 mod support;

@@ -128,7 +128,7 @@ fn kernel_constant(text: &mut String, kernel: &Kernel) {
     let _ = writeln!(
         text,
         "/// `{}` of `kernels/{}`.\npub static {}: Kernel = Kernel {{ name: \"{}\", file: \"{}\", arguments: &[{}], \
-         parameters_slot: {slot}, parameters_size: {}, max_threads: {}, threadgroup_bytes: {}, launch_bytes: 0 }};",
+         parameters_slot: {slot}, parameters_size: {}, max_threads: {}, threadgroup_bytes: {}, launch_bytes: 0, begins_early: false }};",
         kernel.name,
         kernel.file,
         constant_name(&kernel.name),

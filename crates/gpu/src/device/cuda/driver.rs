@@ -1,8 +1,8 @@
 //! One GPU's context, and what the driver's answers mean.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::ptr;
 use std::sync::Arc;
+use std::{fmt, ptr};
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult};
 
@@ -118,10 +118,25 @@ impl Drop for Context {
     }
 }
 
-/// The CUDA version of the driver: `13.0`.
-pub(super) fn version() -> Result<String, String> {
-    let mut version = 0;
-    // SAFETY: `version` outlives the call.
-    check(unsafe { sys::cuDriverGetVersion(&raw mut version) }, "cuDriverGetVersion")?;
-    Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
+/// The CUDA version of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version(c_int);
+
+impl Version {
+    /// The first whose graphs have edges that let a launch begin before another is complete.
+    pub(super) const EARLY_EDGES: Self = Self(12030);
+
+    /// The driver's.
+    pub(super) fn current() -> Result<Self, String> {
+        let mut version = 0;
+        // SAFETY: `version` outlives the call.
+        check(unsafe { sys::cuDriverGetVersion(&raw mut version) }, "cuDriverGetVersion")?;
+        Ok(Self(version))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUdeviceptr};
 use lily_checkpoint::Bytes;
 
-use super::driver::{Context, WARPGROUPS, check, version};
+use super::driver::{Context, Version, WARPGROUPS, check};
 use super::graph::CudaPlan;
 use super::launch::Launch;
 use super::library::{Library, compile};
@@ -39,6 +39,8 @@ pub struct CudaDevice {
     limits: Limits,
     architecture: String,
     tiles: Tiles,
+    /// Whether a graph can let launches begin early.
+    early_edges: bool,
     serial: bool,
     buffers: HashMap<u32, Memory>,
     next_buffer: u32,
@@ -72,11 +74,13 @@ impl CudaDevice {
             return Err(format!("{} has compute capability {major}; {LEAST_CAPABILITY} is needed", context.name()?));
         }
         let usable = free.saturating_sub(RESERVED);
+        let version = Version::current()?;
         Ok(Self {
-            name: format!("{} (CUDA {}, {processors} multiprocessors)", context.name()?, version()?),
+            name: format!("{} (CUDA {version}, {processors} multiprocessors)", context.name()?),
             limits: Limits { recommended_bytes: usable, buffer_bytes: usable },
             tiles: if architecture == WARPGROUPS { Tiles::Warpgroup } else { Tiles::Simdgroup },
             architecture,
+            early_edges: version >= Version::EARLY_EDGES,
             serial,
             buffers: HashMap::new(),
             next_buffer: 0,
@@ -128,6 +132,7 @@ impl CudaDevice {
             grid: *grid,
             threads: *threads,
             shared_bytes: kernel.launch_bytes,
+            begins_early: kernel.begins_early && self.early_edges,
         })
     }
 

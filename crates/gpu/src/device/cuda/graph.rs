@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode};
+use cudarc::driver::sys::{self, CUgraph, CUgraphDependencyType, CUgraphEdgeData, CUgraphExec, CUgraphNode};
 
 use super::driver::{Context, check};
 use super::launch::Launch;
@@ -85,14 +85,18 @@ impl Graph {
         let mut nodes: Vec<CUgraphNode> = Vec::with_capacity(launches.len());
         for (launch, earlier) in launches.iter().zip(&waits_for) {
             let dependencies: Vec<CUgraphNode> = earlier.iter().map(|&earlier| nodes[earlier]).collect();
+            let early = (launch.begins_early && dependencies.len() == 1).then(|| dependencies[0]);
+            let complete: &[CUgraphNode] = if early.is_some() { &[] } else { &dependencies };
             let mut node = ptr::null_mut();
             let added = launch.describe(|parameters| {
-                let (first, count) = (dependencies.as_ptr(), dependencies.len());
-                // SAFETY: the dependencies are nodes of this graph; the parameters fit the kernel's signature, and the
-                // driver copies them.
-                unsafe { sys::cuGraphAddKernelNode_v2(&raw mut node, graph.0, first, count, parameters) }
+                let (from, count) = (complete.as_ptr(), complete.len());
+                // SAFETY: the parameters fit the kernel's signature, the driver copies them, and the nodes are of this graph.
+                unsafe { sys::cuGraphAddKernelNode_v2(&raw mut node, graph.0, from, count, parameters) }
             });
             check(added, "cuGraphAddKernelNode").map_err(|problem| launch.failed(&problem))?;
+            if let Some(earlier) = early {
+                begin_during(graph.0, earlier, node).map_err(|problem| launch.failed(&problem))?;
+            }
             nodes.push(node);
         }
         let mut executable = ptr::null_mut();
@@ -104,6 +108,19 @@ impl Graph {
         check(unsafe { sys::cuGraphUpload(executable, stream.as_ptr()) }, "cuGraphUpload").map_err(failed)?;
         Ok(graph)
     }
+}
+
+/// Lets a launch that waits itself begin when all blocks of another have let it or ended. What its own wait ends with is what an
+/// ordinary edge means: all before is complete, as each of those has waited too.
+fn begin_during(graph: CUgraph, earlier: CUgraphNode, later: CUgraphNode) -> Result<(), String> {
+    /// When all blocks have let the later ones begin.
+    const PROGRAMMATIC_PORT: u8 = 1;
+    let kind = CUgraphDependencyType::CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC as u8;
+    let edge = CUgraphEdgeData { from_port: PROGRAMMATIC_PORT, to_port: 0, type_: kind, reserved: [0; 5] };
+    // SAFETY: both nodes are of this graph, and what is pointed to outlives the call.
+    let ordered =
+        unsafe { sys::cuGraphAddDependencies_v2(graph, &raw const earlier, &raw const later, &raw const edge, 1) };
+    check(ordered, "cuGraphAddDependencies")
 }
 
 impl Drop for Graph {

@@ -21,6 +21,8 @@ pub(super) struct Launch {
     pub(super) threads: u32,
     /// Beside the kernel's own arrays.
     pub(super) shared_bytes: u32,
+    /// It waits for the one before it itself.
+    pub(super) begins_early: bool,
 }
 
 // SAFETY: the driver's objects may be used from any thread; the function's library is held by the plan.

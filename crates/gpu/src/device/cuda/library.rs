@@ -177,6 +177,12 @@ impl Library {
             let allowed = unsafe { sys::cuFuncSetAttribute(function, most, kernel.launch_bytes as c_int) };
             check(allowed, "cuFuncSetAttribute")?;
         }
+        if kernel.begins_early {
+            // A multiprocessor runs it beside the one before only if it is divided up alike for both: all storage for threadgroups.
+            let divided = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            // SAFETY: the function is of this module.
+            check(unsafe { sys::cuFuncSetAttribute(function, divided, 100) }, "cuFuncSetAttribute")?;
+        }
         Ok(function)
     }
 }

@@ -1,0 +1,166 @@
+// The product of a quantised matrix and a few rows through the tensor cores' products of bytes: exact, in whole numbers.
+//
+// A row's activations become 32-bit numbers X = round(x 2^(30 - e)), 2^e being at least the row's Euclidean norm, and these four
+// signed bytes: X = 2^24 p0 + 2^16 p1 + 2^8 p2 + p3. The weights q of a group are bytes as they are, so that sum q p is exact
+// however it is added up; the pieces come together in sum += scale (sum q p) 2^(e - 6 - 8 piece), the bias times the group's sum
+// of x beside it. So a 4-bit weight costs half an instruction, and the error is that of a sum of floats.
+//
+// A tile is 16 outputs. An instruction multiplies 16 outputs by 32 columns by eight: a piece is two of the eight, of which
+// one has the columns of two lanes of a row and zeros elsewhere, the other those of the other two; for four-bit weights these are
+// two groups. The words of a tile come in bulk copies, as few and as large as they lie in one piece, counted by a barrier of the
+// tile; its scales and biases in pieces of 16 bytes to where eight rows meet all banks. All tiles of a block are on their way at
+// once, and before the kernel that makes the activations has ended. Each warp has its own columns; their sums are added up in
+// order of warps.
+#pragma once
+#include "byte_rows.h"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constant constexpr uint TILE_OUTPUTS = 16;
+
+// sums [16][8] += a [16][32] b [32][8], bytes, those of a without a sign.
+LILY_INLINE void add_byte_product(int (&sums)[4], uint a0, uint a1, uint a2, uint a3, uint b0, uint b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+LILY_INLINE float low_bfloat(uint pair) { return as_type<float>(pair << 16); }
+LILY_INLINE float high_bfloat(uint pair) { return as_type<float>(pair & 0xffff0000u); }
+
+// A block's tiles of a matrix, of which TILES lie in shared memory: `source.at(tile, row, part)` is where a row of PART
+// columns begins, behind which TOGETHER rows lie in one piece, of the source.rows(tile) that there are.
+template <uint BITS, uint WARPS, uint TILES, uint COLUMNS, uint PART = COLUMNS, uint TOGETHER = TILE_OUTPUTS>
+struct ByteTiles {
+  static constexpr uint BLOCK_COLUMNS = 512 / BITS, BLOCKS = COLUMNS / BLOCK_COLUMNS, PARTS = COLUMNS / PART;
+  static constexpr uint ROW_BYTES = PART * BITS / 8, EDGE_BYTES = PART / GROUP * 2;
+  static constexpr uint EDGE_PITCH = 2 * EDGE_BYTES + 16, ROWS_HELD = TILES * PARTS * TILE_OUTPUTS;
+  static constexpr uint WORD_BYTES = ROWS_HELD * ROW_BYTES, BYTES = WORD_BYTES + ROWS_HELD * EDGE_PITCH;
+  static constexpr uint COPIES = PARTS * (TILE_OUTPUTS / TOGETHER), EDGE_COPIES = PARTS * TILE_OUTPUTS * 2 * (EDGE_BYTES / 16);
+  static constexpr uint OWN = (BLOCKS + WARPS - 1) / WARPS, PART_BLOCKS = PART / BLOCK_COLUMNS;  // OWN of a warp
+  uint memory;    // BYTES of shared memory: [TILES][PARTS][16] rows of words, as many rows of scales and biases
+  uint barriers;  // TILES
+
+  // Copy number i < COPIES of a tile's words; number i < EDGE_COPIES of what goes with them.
+  template <class Source> LILY_INLINE void ask_words(const Source& source, uint slot, uint tile, uint i) const {
+    const uint row = i * TOGETHER % TILE_OUTPUTS, barrier = barriers + slot * 8;
+    const uint bytes = min(TOGETHER, source.rows(tile)) * ROW_BYTES;
+    if (i == 0) expect_bytes(barrier, COPIES * bytes);
+    copy_counted(memory + (slot * PARTS * TILE_OUTPUTS + i * TOGETHER) * ROW_BYTES, source.at(tile, row, i * TOGETHER / TILE_OUTPUTS).w,
+                 bytes, barrier);
+  }
+  template <class Source> LILY_INLINE void ask_edges(const Source& source, uint slot, uint tile, uint i) const {
+    const uint piece = i % (EDGE_BYTES / 16), bias = i / (EDGE_BYTES / 16) % 2, place = i / (EDGE_BYTES / 8);
+    const Matrix from = source.at(tile, min(place % TILE_OUTPUTS, source.rows(tile) - 1), place / TILE_OUTPUTS);
+    copy_16(memory + WORD_BYTES + (slot * PARTS * TILE_OUTPUTS + place) * EDGE_PITCH + bias * EDGE_BYTES + piece * 16,
+            (const uint4*)(bias == 0 ? from.scales : from.biases) + piece);
+  }
+
+  // Tiles blockIdx.x, blockIdx.x + gridDim.x and so on, as far as there are so many.
+  template <class Source> LILY_INLINE void ask_all(const Source& source, uint count) const {
+    for (uint i = threadIdx.x; i < TILES * COPIES; i += WARPS * 32) {
+      const uint slot = i / COPIES, tile = blockIdx.x + slot * gridDim.x;
+      if (tile < count) ask_words(source, slot, tile, i % COPIES);
+    }
+#pragma unroll
+    for (uint k = 0; k < (TILES * EDGE_COPIES + WARPS * 32 - 1) / (WARPS * 32); k++) {
+      const uint i = k * WARPS * 32 + threadIdx.x, slot = i / EDGE_COPIES, tile = blockIdx.x + slot * gridDim.x;
+      if (slot < TILES && tile < count) ask_edges(source, slot, tile, i % EDGE_COPIES);
+    }
+    close_copies();
+  }
+
+  LILY_INLINE void wait(uint slot, uint parity = 0) const { wait_for_phase(barriers + slot * 8, parity); }
+
+  // What a lane multiplies by, the same for all tiles: of one row it stays in registers.
+  struct Held {
+    uint4 pieces[OWN][BITS == 4 ? 2 : 1];
+    float total[OWN];
+  };
+
+  template <uint ROWS>
+  LILY_INLINE void hold(const ByteRows<ROWS, COLUMNS, WARPS>& staged, uint row, uint i, Held& held) const {
+    const uint lane = threadIdx.x % 32, group = lane / 4, t = lane % 4, block = threadIdx.x / 32 * OWN + i;
+    const bool zero = t / 2 != group % 2;
+    const uint4* pieces = staged.pieces[row][group / 2] + (min(block, BLOCKS - 1) * 4 + t) * (BITS == 4 ? 2 : 1);
+#pragma unroll
+    for (uint half = 0; half < (BITS == 4 ? 2 : 1); half++) {
+      const uint4 words = shared_words(shared_address(pieces + half));
+      held.pieces[i][half] = zero ? uint4(0u) : words;
+    }
+    held.total[i] = staged.totals[row][BITS == 4 ? min(block, BLOCKS - 1) * 2 + t % 2 : min(block, BLOCKS - 1)];
+  }
+  template <uint ROWS> LILY_INLINE Held hold(const ByteRows<ROWS, COLUMNS, WARPS>& staged) const {
+    Held held;
+#pragma unroll
+    for (uint i = 0; i < OWN; i++) hold(staged, 0, i, held);
+    return held;
+  }
+
+  // The product with the staged rows, of which `held` is the first: lanes with lane % 4 < 2 leave
+  // output lane / 4 + 8 (lane % 4) at sums[warp][slot][row].
+  template <uint ROWS>
+  LILY_INLINE void multiply(const ByteRows<ROWS, COLUMNS, WARPS>& staged, const ByteScale (&scales)[ROWS], Held held, uint slot,
+                            float (*sums)[TILES][ROWS][TILE_OUTPUTS]) const {
+    const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, t = lane % 4;
+    float low[ROWS], high[ROWS], biased[ROWS];
+#pragma unroll
+    for (uint row = 0; row < ROWS; row++) low[row] = high[row] = biased[row] = 0.0f;
+#pragma unroll
+    for (uint i = 0; i < OWN; i++) {
+      const uint block = warp * OWN + i;
+      if (block >= BLOCKS) continue;
+      const uint place = (slot * PARTS + block / PART_BLOCKS) * TILE_OUTPUTS, own = block % PART_BLOCKS;
+      const uint words = memory + (place + group) * ROW_BYTES + own * 64 + t * 16;
+      const uint4 a = shared_words(words), b = shared_words(words + 8 * ROW_BYTES);
+      // Eight-bit blocks are one group: two of them share a pair.
+      const uint edges = memory + WORD_BYTES + place * EDGE_PITCH + (BITS == 4 ? own : own / 2) * 4;
+      const uint scale0 = shared_word(edges + group * EDGE_PITCH), scale1 = shared_word(edges + (group + 8) * EDGE_PITCH);
+      const uint bias = shared_word(edges + (group + t / 2 * 8) * EDGE_PITCH + EDGE_BYTES);
+      const bool odd = BITS == 4 ? t % 2 == 1 : block % 2 == 1;
+      const float own_bias = odd ? high_bfloat(bias) : low_bfloat(bias);
+      const bool whole = BITS == 8 && block % 2 == 1, half = BITS == 8 && block % 2 == 0;
+      const float scale00 = whole ? high_bfloat(scale0) : low_bfloat(scale0), scale01 = half ? low_bfloat(scale0) : high_bfloat(scale0);
+      const float scale10 = whole ? high_bfloat(scale1) : low_bfloat(scale1), scale11 = half ? low_bfloat(scale1) : high_bfloat(scale1);
+#pragma unroll
+      for (uint row = 0; row < ROWS; row++) {
+        int products[4] = {0, 0, 0, 0};
+        if (ROWS > 1) hold(staged, row, i, held);
+        const uint4 x0 = held.pieces[i][0];
+        if (BITS == 8) {
+          add_byte_product(products, a.x, b.x, a.y, b.y, x0.x, x0.y);
+          add_byte_product(products, a.z, b.z, a.w, b.w, x0.z, x0.w);
+        } else {
+          constexpr uint EVEN = 0x0f0f0f0fu;
+          const uint4 x1 = held.pieces[i][BITS == 4 ? 1 : 0];
+          add_byte_product(products, a.x & EVEN, b.x & EVEN, a.x >> 4 & EVEN, b.x >> 4 & EVEN, x0.x, x0.y);
+          add_byte_product(products, a.y & EVEN, b.y & EVEN, a.y >> 4 & EVEN, b.y >> 4 & EVEN, x0.z, x0.w);
+          add_byte_product(products, a.z & EVEN, b.z & EVEN, a.z >> 4 & EVEN, b.z >> 4 & EVEN, x1.x, x1.y);
+          add_byte_product(products, a.w & EVEN, b.w & EVEN, a.w >> 4 & EVEN, b.w >> 4 & EVEN, x1.z, x1.w);
+        }
+        low[row] = fma(scale01, float(products[1]), fma(scale00, float(products[0]), low[row]));
+        high[row] = fma(scale11, float(products[3]), fma(scale10, float(products[2]), high[row]));
+        const bool counts = BITS == 4 || t % 2 == 0;
+        const float total = held.total[i];
+        biased[row] = counts ? fma(own_bias, total, biased[row]) : biased[row];
+      }
+    }
+#pragma unroll
+    for (uint row = 0; row < ROWS; row++) {
+      const float unit = as_type<float>(as_type<uint>(scales[row].unit) - (t * 8 << 23));
+      const float first = fma(low[row], unit, t < 2 ? biased[row] : 0.0f), second = fma(high[row], unit, t < 2 ? 0.0f : biased[row]);
+      float sum = (t % 2 == 0 ? first : second) + simd_shuffle_xor(t % 2 == 0 ? second : first, ushort(1));
+      sum += simd_shuffle_xor(sum, ushort(2));
+      if (t < 2) sums[warp][slot][row][group + t * 8] = sum;
+    }
+  }
+};
+
+// What all warps have of an output.
+template <uint WARPS, uint TILES, uint ROWS>
+LILY_INLINE float sum_of_warps(float (*sums)[TILES][ROWS][TILE_OUTPUTS], uint slot, uint row, uint output) {
+  float sum = 0.0f;
+#pragma unroll
+  for (uint warp = 0; warp < WARPS; warp++) sum += sums[warp][slot][row][output];
+  return sum;
+}
+#endif

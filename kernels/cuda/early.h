@@ -1,0 +1,58 @@
+// What the kernels of a few-row step share on a Hopper GPU: they begin while the one before still runs, and copy asynchronously.
+#pragma once
+#include "bulk.h"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// `bytes`, a multiple of 16, that the barrier counts.
+LILY_INLINE void copy_counted(uint to, const void* from, uint bytes, uint barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               : : "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+// Each of `count` barriers ends a phase when one thread has said how many bytes come and all have come. All threads take part.
+LILY_INLINE void start_counting(ulong* barriers, uint count) {
+  if (threadIdx.x < count)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(shared_address(barriers + threadIdx.x)) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+  __syncthreads();
+}
+// 16 bytes that the thread waits for itself.
+LILY_INLINE void copy_16(uint to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+}
+LILY_INLINE void close_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+// Until no more than LEFT of the closed groups of them are on their way.
+template <uint LEFT> LILY_INLINE void leave_copies() { asm volatile("cp.async.wait_group %0;" : : "n"(LEFT) : "memory"); }
+
+LILY_INLINE void expect_bytes(uint barrier, uint bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(barrier), "r"(bytes) : "memory");
+}
+LILY_INLINE void wait_for_phase(uint barrier, uint parity) {
+  uint done = 0;
+  while (done == 0)
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+}
+LILY_INLINE uint4 shared_words(uint from) {
+  uint4 words;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "r"(from));
+  return words;
+}
+
+// A kernel may begin while the one before it still runs: what it does until this it does with what no kernel of a step writes.
+LILY_INLINE void wait_for_earlier() { asm volatile("griddepcontrol.wait;" : : : "memory"); }
+// The kernel behind this one may begin, when all blocks have said so.
+LILY_INLINE void let_later_begin() { asm volatile("griddepcontrol.launch_dependents;" : : : "memory"); }
+
+LILY_INLINE char* given_memory() {
+  extern __shared__ uint4 given[];
+  return (char*)given;
+}
+
+LILY_INLINE uint shared_word(uint from) {
+  uint word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from));
+  return word;
+}
+#endif

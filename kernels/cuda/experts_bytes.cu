@@ -1,0 +1,197 @@
+// router, experts_up and experts_down for a GPU that multiplies bytes, see bytes.h: their arguments, but grids
+// (ceil(EXPERTS + 1, 16), rows), (one block a multiprocessor, rows) and (HIDDEN / 16, rows), 512, 512 and 576 threads.
+//
+// A tile of experts_up is 8 gates and the 8 ups beside them, so that both meet in one lane's sums. experts_down takes all ranks'
+// columns for one row of 9 EXPERT_WIDTH.
+#include "bytes.h"
+#include "project_bytes.cu"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_HIDDEN == 2048 && LILY_EXPERT_WIDTH == 512
+
+constant constexpr uint UP_TILES = 5;  // of a block, at most
+constant constexpr uint DOWN_WARPS = 18;
+constant constexpr uint PAIRS = TILE_OUTPUTS / 2;
+
+struct RouterRows {
+  Matrix experts, shared;
+
+  LILY_INLINE uint rows(uint tile) const { return tile < EXPERTS / TILE_OUTPUTS ? TILE_OUTPUTS : 1; }
+  LILY_INLINE Matrix at(uint tile, uint row, uint) const {
+    const uint place = tile * TILE_OUTPUTS + row;
+    return place < EXPERTS ? rows_from<8>(experts, place, HIDDEN) : shared;
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    lily_router_bytes(const uint* w, const bfloat* scales, const bfloat* biases, const uint* shared_w, const bfloat* shared_scales,
+                      const bfloat* shared_biases, const float* x, const float* gain, float* logits, const CountParams p) {
+  using Tiles = ByteTiles<8, BYTES_WARPS, 1, HIDDEN>;
+  using Staged = ByteRows<1, HIDDEN, BYTES_WARPS>;
+  __shared__ ulong barriers[1];
+  char* memory = given_memory();
+  const Tiles tiles{shared_address(memory), shared_address(barriers)};
+  Staged& staged = *(Staged*)(memory + Tiles::BYTES);
+  auto sums = (float (*)[1][1][TILE_OUTPUTS])(&staged + 1);
+  let_later_begin();
+  start_counting(barriers, 1);
+  tiles.ask_all(RouterRows{{w, scales, biases}, {shared_w, shared_scales, shared_biases}}, gridDim.x);
+  const uint column = min(threadIdx.x * 8, HIDDEN - 8);
+  const float4 gain0 = *(const float4*)(gain + column), gain1 = *(const float4*)(gain + column + 4);
+  wait_for_earlier();
+  ByteScale all[1];
+  const float* source = x + blockIdx.y * HIDDEN;
+  stage_bytes<8, true>(staged, all, gain0, gain1,
+                       [&](uint, uint column, uint i) { return *(const float4*)(source + column + i * 4); });
+  const auto held = tiles.hold(staged);
+  tiles.wait(0);
+  tiles.multiply(staged, all, held, 0, sums);
+  __syncthreads();
+  const uint output = blockIdx.x * TILE_OUTPUTS + threadIdx.x;
+  if (threadIdx.x < TILE_OUTPUTS && output <= EXPERTS)
+    logits[blockIdx.y * (EXPERTS + 1) + output] = sum_of_warps<BYTES_WARPS>(sums, 0, 0, threadIdx.x) * all[0].norm;
+}
+
+// What top_experts() gives for CHOSEN, the warp's largest in one instruction.
+LILY_INLINE Choice top_experts_quickly(const float* logits, uint lane) {
+  constexpr uint OWN = MAX_EXPERTS / 32;
+  uint keys[OWN];
+#pragma unroll
+  for (uint i = 0; i < OWN; i++) {
+    const uint expert = i * 32 + lane;
+    keys[i] = expert < EXPERTS ? metal::max(order_key(logits[expert]), 1u) : 0u;
+  }
+  uint own_expert = 0, own_key = 0;
+#pragma unroll
+  for (uint r = 0; r < CHOSEN; r++) {
+    uint best = keys[0], at = lane;
+#pragma unroll
+    for (uint i = 1; i < OWN; i++) {
+      at = keys[i] > best ? i * 32 + lane : at;
+      best = metal::max(keys[i], best);
+    }
+    const uint key = __reduce_max_sync(~0u, best), expert = __reduce_min_sync(~0u, best == key ? at : NONE);
+    own_expert = lane == r ? expert : own_expert;
+    own_key = lane == r ? key : own_key;
+#pragma unroll
+    for (uint i = 0; i < OWN; i++) keys[i] = i * 32 + lane == expert ? 0u : keys[i];
+  }
+  const float logit = key_value(own_key), peak = simd_broadcast(logit, ushort(0));
+  const float part = lane < CHOSEN ? metal::exp(logit - peak) : 0.0f;
+  return Choice{own_expert, part / simd_sum(part)};
+}
+
+struct UpRows {
+  Matrix gate, up, shared_gate, shared_up;
+  const uint* experts;  // of each rank
+
+  LILY_INLINE uint rows(uint) const { return TILE_OUTPUTS; }
+  LILY_INLINE Matrix at(uint tile, uint row, uint) const {
+    const uint rank = tile / (EXPERT_WIDTH / PAIRS), place = tile % (EXPERT_WIDTH / PAIRS) * PAIRS + row % PAIRS;
+    const bool shared = rank == CHOSEN;
+    const Matrix all = row < PAIRS ? (shared ? shared_gate : gate) : (shared ? shared_up : up);
+    return rows_from<4>(all, (shared ? 0 : experts[rank] * EXPERT_WIDTH) + place, HIDDEN);
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    lily_experts_up_bytes(const uint* gate_w, const bfloat* gate_scales, const bfloat* gate_biases, const uint* up_w,
+                          const bfloat* up_scales, const bfloat* up_biases, const uint* shared_gate_w,
+                          const bfloat* shared_gate_scales, const bfloat* shared_gate_biases, const uint* shared_up_w,
+                          const bfloat* shared_up_scales, const bfloat* shared_up_biases, const float* x, const float* gain,
+                          const float* logits, const Row* rows, float* hidden, Choice* choices) {
+  using Tiles = ByteTiles<4, BYTES_WARPS, UP_TILES, HIDDEN, HIDDEN, PAIRS>;
+  using Staged = ByteRows<1, HIDDEN, BYTES_WARPS>;
+  __shared__ uint experts[CHOSEN];
+  __shared__ ulong barriers[UP_TILES];
+  char* memory = given_memory();
+  const Tiles tiles{shared_address(memory), shared_address(barriers)};
+  Staged& staged = *(Staged*)(memory + Tiles::BYTES);
+  auto sums = (float (*)[UP_TILES][1][TILE_OUTPUTS])(&staged + 1);
+  constexpr uint COUNT = RANKS * EXPERT_WIDTH / PAIRS;
+  const uint row = blockIdx.y, column = min(threadIdx.x * 8, HIDDEN - 8);
+  const bool padding = rows[row].slot == NONE;
+  const float4 gain0 = *(const float4*)(gain + column), gain1 = *(const float4*)(gain + column + 4);
+  start_counting(barriers, UP_TILES);
+  wait_for_earlier();
+  if (padding) return;
+  if (threadIdx.x / 32 == BYTES_WARPS - 1) {
+    const uint lane = threadIdx.x % 32;
+    const float* row_logits = logits + row * (EXPERTS + 1);
+    const float shared = row_logits[EXPERTS];
+    Choice own = top_experts_quickly(row_logits, lane);
+    if (lane == CHOSEN) own = Choice{EXPERTS, sigmoid(shared)};
+    if (lane < CHOSEN) experts[lane] = own.expert;
+    if (lane < RANKS && blockIdx.x == 0) choices[row * RANKS + lane] = own;
+  }
+  __syncthreads();
+  let_later_begin();
+  const UpRows source{{gate_w, gate_scales, gate_biases}, {up_w, up_scales, up_biases},
+                      {shared_gate_w, shared_gate_scales, shared_gate_biases},
+                      {shared_up_w, shared_up_scales, shared_up_biases}, experts};
+  tiles.ask_all(source, COUNT);
+  ByteScale all[1];
+  stage_bytes<4, true>(staged, all, gain0, gain1,
+                       [&](uint, uint column, uint i) { return *(const float4*)(x + row * HIDDEN + column + i * 4); });
+  const auto held = tiles.hold(staged);
+#pragma unroll
+  for (uint slot = 0; slot < UP_TILES; slot++) {
+    if (blockIdx.x + slot * gridDim.x >= COUNT) continue;
+    tiles.wait(slot);
+    tiles.multiply(staged, all, held, slot, sums);
+  }
+  __syncthreads();
+  const uint slot = threadIdx.x / PAIRS, tile = blockIdx.x + slot * gridDim.x, pair = threadIdx.x % PAIRS;
+  if (slot < UP_TILES && tile < COUNT) {
+    const float of_gate = sum_of_warps<BYTES_WARPS>(sums, slot, 0, pair) * all[0].norm;
+    const float of_up = sum_of_warps<BYTES_WARPS>(sums, slot, 0, pair + PAIRS) * all[0].norm;
+    hidden[row * RANKS * EXPERT_WIDTH + tile * PAIRS + pair] = silu(of_gate) * of_up;
+  }
+}
+
+struct DownRows {
+  Matrix experts, shared;
+  const Choice* choices;  // of each rank
+
+  LILY_INLINE uint rows(uint) const { return TILE_OUTPUTS; }
+  LILY_INLINE Matrix at(uint tile, uint row, uint rank) const {
+    const uint place = tile * TILE_OUTPUTS + row;
+    if (rank == CHOSEN) return rows_from<4>(shared, place, EXPERT_WIDTH);
+    return rows_from<4>(experts, choices[rank].expert * HIDDEN + place, EXPERT_WIDTH);
+  }
+};
+
+extern "C" __global__ void __launch_bounds__(576, 1)
+    lily_experts_down_bytes(const uint* down_w, const bfloat* down_scales, const bfloat* down_biases, const uint* shared_w,
+                            const bfloat* shared_scales, const bfloat* shared_biases, const float* hidden,
+                            const Choice* choices, const Row* rows, float* x) {
+  constexpr uint COLUMNS = RANKS * EXPERT_WIDTH;
+  using Tiles = ByteTiles<4, DOWN_WARPS, 1, COLUMNS, EXPERT_WIDTH>;
+  using Staged = ByteRows<1, COLUMNS, DOWN_WARPS>;
+  __shared__ ulong barriers[1];
+  char* memory = given_memory();
+  const Tiles tiles{shared_address(memory), shared_address(barriers)};
+  Staged& staged = *(Staged*)(memory + Tiles::BYTES);
+  auto sums = (float (*)[1][1][TILE_OUTPUTS])(&staged + 1);
+  const uint row = blockIdx.y;
+  let_later_begin();
+  if (rows[row].slot == NONE) {
+    wait_for_earlier();
+    return;
+  }
+  start_counting(barriers, 1);
+  wait_for_earlier();  // whose weights are asked for is in `choices`
+  tiles.ask_all(DownRows{{down_w, down_scales, down_biases}, {shared_w, shared_scales, shared_biases}, choices + row * RANKS},
+                HIDDEN / TILE_OUTPUTS);
+  float* place = x + row * HIDDEN + blockIdx.x * TILE_OUTPUTS + threadIdx.x % TILE_OUTPUTS;
+  const float before = *place, weight = choices[row * RANKS + min(threadIdx.x * 8 / EXPERT_WIDTH, RANKS - 1)].weight;
+  ByteScale all[1];
+  stage_bytes<4, false>(staged, all, float4(1.0f), float4(1.0f), [&](uint, uint column, uint i) {
+    return *(const float4*)(hidden + row * COLUMNS + column + i * 4) * weight;
+  });
+  const auto held = tiles.hold(staged);
+  tiles.wait(0);
+  tiles.multiply(staged, all, held, 0, sums);
+  __syncthreads();
+  if (threadIdx.x < TILE_OUTPUTS) *place = before + sum_of_warps<DOWN_WARPS>(sums, 0, 0, threadIdx.x) * all[0].norm;
+}
+#endif

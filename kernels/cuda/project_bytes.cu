@@ -1,0 +1,185 @@
+// project_norm and project_add for a GPU that multiplies bytes, see bytes.h: their arguments, but a grid of one block a
+// multiprocessor, whose tiles are those with number blockIdx.x, blockIdx.x + gridDim.x and so on, and 512 threads.
+#include "bytes.h"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_HIDDEN == 2048 && LILY_EXPERT_WIDTH == 512
+
+constant constexpr uint BYTES_WARPS = 16;
+// Tiles of a block at most, as shared memory allows.
+constexpr uint tiles_beside(uint rows) { return rows == 8 ? 5 : 6; }
+
+// Rows of up to four matrices one above the other, each of a multiple of 16.
+struct StackedRows {
+  Matrix matrices[4];
+  ProjectParams p;
+  uint total;
+
+  LILY_INLINE uint rows(uint) const { return TILE_OUTPUTS; }
+  LILY_INLINE Matrix at(uint tile, uint row, uint) const {
+    uint place = tile * TILE_OUTPUTS + row;
+    Matrix matrix = matrices[0];
+    if (place >= p.outputs0) {
+      matrix = matrices[1];
+      place -= p.outputs0;
+      if (place >= p.outputs1) {
+        matrix = matrices[2];
+        place -= p.outputs1;
+        if (place >= p.outputs2) {
+          matrix = matrices[3];
+          place -= p.outputs2;
+        }
+      }
+    }
+    return rows_from<4>(matrix, place, HIDDEN);
+  }
+};
+
+template <uint ROWS>
+LILY_INLINE void project_norm_bytes(const StackedRows& source, const float* x, const float* gain, float* y) {
+  constexpr uint TILES = tiles_beside(ROWS);
+  using Tiles = ByteTiles<4, BYTES_WARPS, TILES, HIDDEN>;
+  using Staged = ByteRows<ROWS, HIDDEN, BYTES_WARPS>;
+  __shared__ ulong barriers[TILES];
+  char* memory = given_memory();
+  const Tiles tiles{shared_address(memory), shared_address(barriers)};
+  Staged& staged = *(Staged*)(memory + Tiles::BYTES);
+  auto sums = (float (*)[TILES][ROWS][TILE_OUTPUTS])(&staged + 1);
+  const uint count = (source.total + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
+  let_later_begin();
+  start_counting(barriers, TILES);
+  tiles.ask_all(source, count);
+  const uint column = min(threadIdx.x * 8, HIDDEN - 8);
+  const float4 gain0 = *(const float4*)(gain + column), gain1 = *(const float4*)(gain + column + 4);
+  wait_for_earlier();
+  ByteScale scales[ROWS];
+  stage_bytes<4, true>(staged, scales, gain0, gain1,
+                       [&](uint row, uint column, uint i) { return *(const float4*)(x + row * HIDDEN + column + i * 4); });
+  const auto held = tiles.hold(staged);
+#pragma unroll
+  for (uint slot = 0; slot < TILES; slot++) {
+    if (blockIdx.x + slot * gridDim.x >= count) continue;
+    tiles.wait(slot);
+    tiles.multiply(staged, scales, held, slot, sums);
+  }
+  __syncthreads();
+  for (uint i = threadIdx.x; i < TILES * ROWS * TILE_OUTPUTS; i += BYTES_WARPS * 32) {
+    const uint row = i / (TILES * TILE_OUTPUTS), slot = i / TILE_OUTPUTS % TILES, output = i % TILE_OUTPUTS;
+    const uint place = (blockIdx.x + slot * gridDim.x) * TILE_OUTPUTS + output;
+    float norm = scales[0].norm;
+#pragma unroll
+    for (uint r = 1; r < ROWS; r++) norm = r == row ? scales[r].norm : norm;
+    if (place < source.total)
+      y[row * source.total + place] = sum_of_warps<BYTES_WARPS>(sums, slot, row, output) * norm;
+  }
+}
+
+struct MatrixRows {
+  Matrix matrix;
+  uint columns;
+
+  LILY_INLINE uint rows(uint) const { return TILE_OUTPUTS; }
+  LILY_INLINE Matrix at(uint tile, uint row, uint) const {
+    return rows_from<4>(matrix, tile * TILE_OUTPUTS + row, columns);
+  }
+};
+
+template <uint ROWS, uint INNER>
+LILY_INLINE void project_add_bytes(Matrix matrix, const float* input, float* x) {
+  using Tiles = ByteTiles<4, BYTES_WARPS, 1, INNER>;
+  using Staged = ByteRows<ROWS, INNER, BYTES_WARPS>;
+  __shared__ ulong barriers[1];
+  char* memory = given_memory();
+  const Tiles tiles{shared_address(memory), shared_address(barriers)};
+  Staged& staged = *(Staged*)(memory + Tiles::BYTES);
+  auto sums = (float (*)[1][ROWS][TILE_OUTPUTS])(&staged + 1);
+  let_later_begin();
+  start_counting(barriers, 1);
+  tiles.ask_all(MatrixRows{matrix, INNER}, HIDDEN / TILE_OUTPUTS);
+  wait_for_earlier();
+  const uint row = threadIdx.x / TILE_OUTPUTS, output = threadIdx.x % TILE_OUTPUTS;
+  float* place = x + min(row, ROWS - 1) * HIDDEN + blockIdx.x * TILE_OUTPUTS + output;
+  const float before = *place;
+  ByteScale scales[ROWS];
+  stage_bytes<4, false>(staged, scales, float4(1.0f), float4(1.0f),
+                        [&](uint row, uint column, uint i) { return *(const float4*)(input + row * INNER + column + i * 4); });
+  const auto held = tiles.hold(staged);
+  tiles.wait(0);
+  tiles.multiply(staged, scales, held, 0, sums);
+  __syncthreads();
+  float norm = scales[0].norm;
+#pragma unroll
+  for (uint r = 1; r < ROWS; r++) norm = r == row ? scales[r].norm : norm;
+  if (row < ROWS) *place = before + sum_of_warps<BYTES_WARPS>(sums, 0, row, output) * norm;
+}
+
+// Both layers' mixers end with as many columns, or with different ones.
+template <uint ROWS>
+LILY_INLINE void project_add_bytes(Matrix matrix, const float* input, float* x, uint inner) {
+  if (inner == QUERY_HEADS * HEAD) project_add_bytes<ROWS, QUERY_HEADS * HEAD>(matrix, input, x);
+  else project_add_bytes<ROWS, VALUE_HEADS * DELTA_HEAD>(matrix, input, x);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    lily_project_norm_bytes_1(const uint* w0, const bfloat* scales0, const bfloat* biases0, const uint* w1,
+                              const bfloat* scales1, const bfloat* biases1, const uint* w2, const bfloat* scales2,
+                              const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,
+                              const float* x, const float* gain, float* y, const ProjectParams p) {
+  const StackedRows source{{{w0, scales0, biases0}, {w1, scales1, biases1}, {w2, scales2, biases2}, {w3, scales3, biases3}},
+                           p, p.outputs0 + p.outputs1 + p.outputs2 + p.outputs3};
+  project_norm_bytes<1>(source, x, gain, y);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    lily_project_add_bytes_1(const uint* w, const bfloat* scales, const bfloat* biases, const float* input, float* x,
+                             const ProjectAddParams p) {
+  project_add_bytes<1>(Matrix{w, scales, biases}, input, x, p.inner);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    lily_project_norm_bytes_2(const uint* w0, const bfloat* scales0, const bfloat* biases0, const uint* w1,
+                              const bfloat* scales1, const bfloat* biases1, const uint* w2, const bfloat* scales2,
+                              const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,
+                              const float* x, const float* gain, float* y, const ProjectParams p) {
+  const StackedRows source{{{w0, scales0, biases0}, {w1, scales1, biases1}, {w2, scales2, biases2}, {w3, scales3, biases3}},
+                           p, p.outputs0 + p.outputs1 + p.outputs2 + p.outputs3};
+  project_norm_bytes<2>(source, x, gain, y);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    lily_project_add_bytes_2(const uint* w, const bfloat* scales, const bfloat* biases, const float* input, float* x,
+                             const ProjectAddParams p) {
+  project_add_bytes<2>(Matrix{w, scales, biases}, input, x, p.inner);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    lily_project_norm_bytes_4(const uint* w0, const bfloat* scales0, const bfloat* biases0, const uint* w1,
+                              const bfloat* scales1, const bfloat* biases1, const uint* w2, const bfloat* scales2,
+                              const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,
+                              const float* x, const float* gain, float* y, const ProjectParams p) {
+  const StackedRows source{{{w0, scales0, biases0}, {w1, scales1, biases1}, {w2, scales2, biases2}, {w3, scales3, biases3}},
+                           p, p.outputs0 + p.outputs1 + p.outputs2 + p.outputs3};
+  project_norm_bytes<4>(source, x, gain, y);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    lily_project_add_bytes_4(const uint* w, const bfloat* scales, const bfloat* biases, const float* input, float* x,
+                             const ProjectAddParams p) {
+  project_add_bytes<4>(Matrix{w, scales, biases}, input, x, p.inner);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    lily_project_norm_bytes_8(const uint* w0, const bfloat* scales0, const bfloat* biases0, const uint* w1,
+                              const bfloat* scales1, const bfloat* biases1, const uint* w2, const bfloat* scales2,
+                              const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,
+                              const float* x, const float* gain, float* y, const ProjectParams p) {
+  const StackedRows source{{{w0, scales0, biases0}, {w1, scales1, biases1}, {w2, scales2, biases2}, {w3, scales3, biases3}},
+                           p, p.outputs0 + p.outputs1 + p.outputs2 + p.outputs3};
+  project_norm_bytes<8>(source, x, gain, y);
+}
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+    lily_project_add_bytes_8(const uint* w, const bfloat* scales, const bfloat* biases, const float* input, float* x,
+                             const ProjectAddParams p) {
+  project_add_bytes<8>(Matrix{w, scales, biases}, input, x, p.inner);
+}
+#endif
