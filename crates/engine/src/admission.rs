@@ -3,9 +3,9 @@
 use std::mem;
 use std::time::Instant;
 
-use lily_backend::Backend;
+use lily_backend::{Backend, BackendError};
 
-use crate::cache::{Found, Id, Reading};
+use crate::cache::{Cache, Found, Id, Lasts, Reading};
 use crate::reply::{Event, Events};
 use crate::run::{Runner, guarded, with_room};
 use crate::sequence::{Job, Parts, Sequence, Start};
@@ -66,7 +66,7 @@ impl<B: Backend> Runner<B> {
                 // Some layers have read the chunk, others have not; what it was before it is kept already.
                 drop(state);
             } else {
-                self.keep(state, &tokens, drawn, false);
+                self.keep(state, &tokens, drawn, Lasts::InMemory);
             }
         }
     }
@@ -215,43 +215,48 @@ impl<B: Backend> Runner<B> {
         self.sequences.push(Sequence::new(self.begun, job, start, max_context));
     }
 
-    /// Takes a snapshot of a sequence whose prompt is being read, unless there is one; says whether it has. It goes to disk
-    /// too if it `outlives` the process.
-    pub(crate) fn snapshot(&mut self, sequence: &Sequence<B::State>, outlives: bool) -> bool {
-        let Self { backend, cache, .. } = self;
-        let tokens = &sequence.prompt()[..sequence.position()];
-        let Some(on) = cache.as_mut() else { return false };
-        if !on.wants(tokens, outlives) {
-            return false;
-        }
-        match with_room(Some(&mut *on), || guarded(|| backend.snapshot(sequence.state()))) {
-            Ok(snapshot) => {
-                let pieces = backend.pieces(&snapshot);
-                on.insert(tokens, snapshot, pieces, outlives);
-                true
-            }
-            Err(error) => {
-                tracing::warn!(%error, "no snapshot could be taken");
-                false
-            }
-        }
-    }
-
-    /// Keeps a state that goes no further; of its `tokens` the last `drawn` were generated. On disk too if that
-    /// `outlives` the process.
-    pub(crate) fn keep(&mut self, state: B::State, tokens: &[u32], drawn: usize, outlives: bool) {
+    /// Keeps a state that goes no further; of its `tokens` the last `drawn` were generated.
+    pub(crate) fn keep(&mut self, state: B::State, tokens: &[u32], drawn: usize, lasts: Lasts) {
         let Self { backend, cache, places, .. } = self;
         let sound = places.grain == 1 || (drawn == 0 && tokens.len().is_multiple_of(places.grain));
         let Some(cache) = cache.as_mut().filter(|_| sound) else { return };
-        if !cache.wants(tokens, outlives) {
+        if !cache.wants(tokens, lasts) {
             return;
         }
         match guarded(|| backend.freeze(state)) {
             Ok(snapshot) => {
                 let pieces = backend.pieces(&snapshot);
-                cache.insert(tokens, snapshot, pieces, outlives);
+                cache.insert(tokens, snapshot, pieces, lasts);
             }
             Err(error) => tracing::warn!(%error, "no snapshot could be kept"),
+        }
+    }
+}
+
+/// Takes a snapshot of a sequence whose prompt is being read, unless there is one; says whether it has.
+pub(crate) fn snapshot<B: Backend>(
+    backend: &mut B,
+    cache: Option<&mut Cache<B::Snapshot>>,
+    sequence: &Sequence<B::State>,
+    lasts: Lasts,
+) -> bool {
+    let tokens = &sequence.prompt()[..sequence.position()];
+    let Some(cache) = cache else { return false };
+    if !cache.wants(tokens, lasts) {
+        return false;
+    }
+    // A backend's pool may be full though the cache is not; for a while only, nothing is let go there either.
+    let to_let_go = (lasts != Lasts::AWhile).then_some(&mut *cache);
+    match with_room(to_let_go, || guarded(|| backend.snapshot(sequence.state()))) {
+        Ok(snapshot) => {
+            let pieces = backend.pieces(&snapshot);
+            cache.insert(tokens, snapshot, pieces, lasts);
+            true
+        }
+        Err(BackendError::Full(_)) if lasts == Lasts::AWhile => false,
+        Err(error) => {
+            tracing::warn!(%error, "no snapshot could be taken");
+            false
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use lily_backend::{Backend, BackendError, Output, Segment};
 
-use crate::admission::Parked;
-use crate::cache::{Cache, Places};
+use crate::admission::{Parked, snapshot};
+use crate::cache::{Cache, Lasts, Places};
 use crate::constraint::panic_message;
 use crate::inbox::{Alive, Inbox, Progress, Stage};
 use crate::reply::{Event, Events};
@@ -182,7 +182,7 @@ impl<B: Backend> Runner<B> {
             match result {
                 Ok(None) => {
                     if sequence.at_stop() {
-                        self.snapshot(&sequence, true);
+                        snapshot(&mut self.backend, self.cache.as_mut(), &sequence, Lasts::OnDisk);
                     }
                     self.sequences.push(sequence);
                 }
@@ -191,7 +191,7 @@ impl<B: Backend> Runner<B> {
                     let usage = sequence.usage();
                     let Parts { state, tokens, drawn, events } = sequence.part();
                     ended.push((events, Event::Finished { reason, usage }));
-                    self.keep(state, &tokens, drawn, true);
+                    self.keep(state, &tokens, drawn, Lasts::OnDisk);
                 }
                 Err(message) => {
                     tracing::warn!(%message, "a sequence failed");

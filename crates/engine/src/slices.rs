@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use lily_backend::{Backend, Output};
 
+use crate::admission::snapshot;
+use crate::cache::Lasts;
 use crate::inbox::Inbox;
 use crate::run::{Runner, guarded, with_room};
 use crate::scheduler::STEP;
@@ -22,13 +24,14 @@ pub(crate) struct Chunk {
 pub(crate) type Through = (usize, usize, Result<Output, String>);
 
 impl<B: Backend> Runner<B> {
-    /// Begins a chunk of the sequence at that place. Should its client go, what was read before is not lost.
+    /// Begins a chunk of the sequence at that place. Should its client go, what was read before is not lost, if the cache has
+    /// room for it.
     pub(crate) fn begin_chunk(&mut self, index: usize, tokens: usize) {
-        let sequence = self.sequences.remove(index);
-        let kept = self.places.most > 1 && self.snapshot(&sequence, false);
+        let Self { backend, cache, places, sequences, .. } = self;
+        let sequence = &sequences[index];
+        let kept = places.most > 1 && snapshot(backend, cache.as_mut(), sequence, Lasts::AWhile);
         let kept = kept.then(|| sequence.position());
         self.chunk = Some(Chunk { sequence: sequence.id(), tokens, time: Duration::ZERO, kept });
-        self.sequences.insert(index, sequence);
     }
 
     /// The place of the sequence of which a chunk is under way.
@@ -79,7 +82,7 @@ impl<B: Backend> Runner<B> {
         };
         let kept = chunk.take().and_then(|chunk| chunk.kept);
         if let (Some(position), Some(cache)) = (kept, cache) {
-            cache.forget(&sequences[index].prompt()[..position]);
+            cache.release(&sequences[index].prompt()[..position]);
         }
         Some((index, tokens, result))
     }

@@ -61,7 +61,7 @@ fn submit(engine: &Engine, request: &Request) -> Reply {
     }
 }
 
-/// 500 requests of 32 clients: each reply, its log-probabilities too, is to the bit what the request gets alone, with
+/// Field case 41: 500 requests of 32 clients: each reply, its log-probabilities too, is to the bit what the request gets alone, with
 /// its prompt in one piece.
 #[test]
 fn replies_under_load_are_those_alone() {

@@ -16,7 +16,7 @@
 //! - where another request that waits for this one leaves it (see below);
 //! - at the end of a reply, or wherever a client left it: the state is there and costs nothing to keep;
 //! - before a chunk that is read in slices, for as long as that takes: a client that leaves it within the chunk leaves a state
-//!   of no use. Not where the cache has room for less than four.
+//!   of no use. Only where there is room: nothing is let go for it. Not where the cache has room for less than four.
 //!
 //! Of a prompt whose snapshots would take more than half of the memory there are fewer, by doubling both distances.
 //!
@@ -64,14 +64,24 @@ use tier::{OnDisk, Tier};
 pub(crate) use tree::Id;
 use tree::Tree;
 
+/// For how long a snapshot is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lasts {
+    /// Until it is [released](Cache::release), or until nothing has been used less recently. Nothing is let go for it.
+    AWhile,
+    /// Until nothing in memory has been used less recently.
+    InMemory,
+    /// Likewise, and it may be written to disk.
+    OnDisk,
+}
+
 /// A snapshot in memory.
 struct Held<S> {
     snapshot: S,
     pieces: Vec<Piece>,
     /// Its place in the order of use.
     used: u64,
-    /// Whether it may be written to disk.
-    outlives: bool,
+    lasts: Lasts,
 }
 
 /// What a node has; one or both.
@@ -152,6 +162,11 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         (self.in_use.bytes() + self.arriving + self.tree.bytes()).saturating_add(bytes) <= self.options.bytes
     }
 
+    /// Whether so many bytes more can be had without letting anything go.
+    fn is_free(&self, bytes: u64) -> bool {
+        self.bytes().saturating_add(bytes) <= self.options.bytes
+    }
+
     pub(crate) fn stats(&self) -> CacheStats {
         let mut stats = CacheStats { snapshots: self.order.len(), bytes: self.bytes(), ..self.stats };
         if let Some(tier) = &self.tier {
@@ -194,9 +209,9 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.stats.cached_tokens += cached as u64;
     }
 
-    /// Whether a snapshot after these tokens is worth taking; if so, there is room for it. One that is there already may
-    /// from now on be written, if that is asked.
-    pub(crate) fn wants(&mut self, tokens: &[u32], outlives: bool) -> bool {
+    /// Whether a snapshot after these tokens is worth taking; if so, there is room for it. One that is there already lasts
+    /// so long from now on, or longer.
+    pub(crate) fn wants(&mut self, tokens: &[u32], lasts: Lasts) -> bool {
         if tokens.is_empty() {
             return false;
         }
@@ -204,38 +219,42 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         if let Some(id) = held {
             self.touch(id);
             if let Some(held) = self.tree.get_mut(id).and_then(|entry| entry.memory.as_mut()) {
-                held.outlives |= outlives;
+                held.lasts = held.lasts.max(lasts);
             }
             self.keep_on_disk(id, tokens);
             return false;
         }
-        if !self.has_room(self.snapshot_bytes + size_of_val(tokens) as u64) {
+        let most = self.snapshot_bytes + size_of_val(tokens) as u64;
+        if lasts == Lasts::AWhile {
+            return self.is_free(most);
+        }
+        if !self.has_room(most) {
             return false;
         }
         self.make_room(self.snapshot_bytes);
         true
     }
 
-    /// Keeps a snapshot of these tokens, of which there is at least one, if it can have the room; on disk too if it
-    /// `outlives` the process.
-    pub(crate) fn insert(&mut self, tokens: &[u32], snapshot: S, pieces: Vec<Piece>, outlives: bool) {
+    /// Keeps a snapshot of these tokens, of which there is at least one, if it can have the room.
+    pub(crate) fn insert(&mut self, tokens: &[u32], snapshot: S, pieces: Vec<Piece>, lasts: Lasts) {
         let run = size_of_val(tokens) as u64;
-        if !self.has_room(self.in_use.missing(&pieces) + run) {
+        let missing = self.ledger.missing(&pieces) + run + Tree::<Entry<S>>::MOST_BYTES_OF_NODES;
+        if !self.has_room(self.in_use.missing(&pieces) + run) || (lasts == Lasts::AWhile && !self.is_free(missing)) {
             return;
         }
         self.make_room(self.ledger.missing(&pieces) + run);
         let id = self.tree.insert(tokens, Entry::new(tokens.len()));
-        self.hold(id, snapshot, pieces, outlives);
+        self.hold(id, snapshot, pieces, lasts);
         self.make_room(0);
         self.keep_on_disk(id, tokens);
     }
 
     /// Puts a snapshot in memory, unless there is one.
-    fn hold(&mut self, id: Id, snapshot: S, pieces: Vec<Piece>, outlives: bool) {
+    fn hold(&mut self, id: Id, snapshot: S, pieces: Vec<Piece>, lasts: Lasts) {
         let used = self.tick();
         let Some(entry) = self.tree.get_mut(id).filter(|entry| entry.memory.is_none()) else { return };
         self.ledger.add(&pieces);
-        entry.memory = Some(Held { snapshot, pieces, used, outlives });
+        entry.memory = Some(Held { snapshot, pieces, used, lasts });
         self.order.insert(used, id);
     }
 
@@ -279,6 +298,14 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             self.order.remove(&held.used);
         }
         self.let_go(id);
+    }
+
+    /// Drops the snapshot of these tokens if it was taken for a while only and nobody has wanted it for longer since.
+    pub(crate) fn release(&mut self, tokens: &[u32]) {
+        let held = self.tree.find(tokens).and_then(|id| self.tree.get(id)?.memory.as_ref());
+        if held.is_some_and(|held| held.lasts == Lasts::AWhile) {
+            self.forget(tokens);
+        }
     }
 
     /// Drops the snapshot of a node, which is out of the order already.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lily_backend::{Archive, Piece};
 use proptest::prelude::*;
 
-use super::{Cache, CacheOptions, DiskOptions, Found, Reading};
+use super::{Cache, CacheOptions, DiskOptions, Found, Lasts, Reading};
 
 const STATE: u64 = 3000;
 const PAGE: usize = 16;
@@ -124,10 +124,10 @@ fn cache(directory: &std::path::Path, gate: &Gate, bytes: u64, disk: u64) -> Cac
     cache
 }
 
-fn keep(cache: &mut Cache<Snapshot>, tokens: &[u32], outlives: bool) {
-    if cache.wants(tokens, outlives) {
+fn keep(cache: &mut Cache<Snapshot>, tokens: &[u32], lasts: Lasts) {
+    if cache.wants(tokens, lasts) {
         let snapshot = snapshot(tokens);
-        cache.insert(tokens, snapshot.clone(), pieces(&snapshot), outlives);
+        cache.insert(tokens, snapshot.clone(), pieces(&snapshot), lasts);
     }
 }
 
@@ -151,7 +151,8 @@ fn text(name: u32, length: usize) -> Vec<u32> {
 
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    Keep { name: u32, length: usize, outlives: bool },
+    Keep { name: u32, length: usize, lasts: Lasts },
+    Release { name: u32, length: usize },
     Ask { name: u32, length: usize },
     Poll,
     Stop(bool),
@@ -161,8 +162,10 @@ enum Act {
 
 fn act() -> impl Strategy<Value = Act> {
     let text = || (0u32..4, 1usize..160);
+    let lasts = prop::sample::select(vec![Lasts::AWhile, Lasts::InMemory, Lasts::OnDisk]);
     prop_oneof![
-        5 => (text(), any::<bool>()).prop_map(|((name, length), outlives)| Act::Keep { name, length, outlives }),
+        5 => (text(), lasts).prop_map(|((name, length), lasts)| Act::Keep { name, length, lasts }),
+        1 => text().prop_map(|(name, length)| Act::Release { name, length }),
         4 => text().prop_map(|(name, length)| Act::Ask { name, length: length + 1 }),
         3 => Just(Act::Poll),
         2 => any::<bool>().prop_map(Act::Stop),
@@ -185,7 +188,12 @@ proptest! {
             prop_assert!(cache.bytes() <= cap);
             for &act in &acts {
                 match act {
-                    Act::Keep { name, length, outlives } => keep(&mut cache, &text(name, length), outlives),
+                    Act::Keep { name, length, lasts } => {
+                        let evictions = cache.stats().evictions;
+                        keep(&mut cache, &text(name, length), lasts);
+                        prop_assert!(lasts != Lasts::AWhile || cache.stats().evictions == evictions);
+                    }
+                    Act::Release { name, length } => cache.release(&text(name, length)),
                     Act::Ask { name, length } => {
                         let prompt = text(name, length);
                         match cache.find(&prompt, true) {
@@ -226,13 +234,13 @@ fn reads_at_once_do_not_push_each_other_out() {
     {
         let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
         for name in 0..3 {
-            keep(&mut cache, &text(name, 100), true);
+            keep(&mut cache, &text(name, 100), Lasts::OnDisk);
             settle(&mut cache);
         }
     }
     let mut cache = cache(directory.path(), &gate, 2 * each + 6000, 1 << 20);
     let _opens = Opens(gate.clone());
-    keep(&mut cache, &text(3, 50), false);
+    keep(&mut cache, &text(3, 50), Lasts::InMemory);
     gate.stop(true);
     let on_disk = |cache: &mut Cache<Snapshot>, name| match cache.find(&text(name, 101), true) {
         Found::Disk(100, id) => id,
@@ -256,12 +264,12 @@ fn reads_at_once_do_not_push_each_other_out() {
 fn a_shared_beginning_is_used_with_what_builds_on_it() {
     let mut cache: Cache<Snapshot> = Cache::new(CacheOptions { spacing: 10, ..CacheOptions::new(30_000) }, STATE);
     let conversation = |name: u32, length| [text(0, 40), text(name + 1, length)].concat();
-    keep(&mut cache, &text(0, 40), false);
+    keep(&mut cache, &text(0, 40), Lasts::InMemory);
     for name in 0..2 {
-        keep(&mut cache, &conversation(name, 60), false);
+        keep(&mut cache, &conversation(name, 60), Lasts::InMemory);
     }
     for round in 0..30 {
-        keep(&mut cache, &text(10 + round, 90), false);
+        keep(&mut cache, &text(10 + round, 90), Lasts::InMemory);
         for name in 0..2 {
             assert!(matches!(cache.find(&conversation(name, 70), false), Found::Memory(100, _)), "round {round}");
         }
@@ -279,7 +287,7 @@ fn a_file_that_is_written_twice_stays() {
     let _opens = Opens(gate.clone());
     gate.stop(true);
     let tokens = text(0, 100);
-    keep(&mut cache, &tokens, true);
+    keep(&mut cache, &tokens, Lasts::OnDisk);
     let id = cache.tree.find(&tokens).expect("it is kept");
     cache.drop_file(id);
     cache.keep_on_disk(id, &tokens);
@@ -292,4 +300,20 @@ fn a_file_that_is_written_twice_stays() {
     assert_eq!(cache.read(id), Reading::UnderWay);
     settle(&mut cache);
     assert!(matches!(cache.find(&text(0, 101), true), Found::Memory(100, _)));
+}
+
+/// What was taken for a while goes when it is released, but not once somebody has wanted it for longer.
+#[test]
+fn what_another_wants_is_not_released() {
+    let mut cache: Cache<Snapshot> = Cache::new(CacheOptions { spacing: 10, ..CacheOptions::new(30_000) }, STATE);
+    let tokens = text(0, 40);
+    for (wanted, left) in [(None, 0), (Some(Lasts::AWhile), 0), (Some(Lasts::InMemory), 40), (Some(Lasts::AWhile), 40)]
+    {
+        keep(&mut cache, &tokens, Lasts::AWhile);
+        if let Some(lasts) = wanted {
+            assert!(!cache.wants(&tokens, lasts), "it is there");
+        }
+        cache.release(&tokens);
+        assert_eq!(cache.find(&text(0, 41), false).length(), left, "{wanted:?}");
+    }
 }

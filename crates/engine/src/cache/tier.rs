@@ -11,7 +11,7 @@ use lily_backend::{Archive, Piece};
 
 use super::disk::{self, Contents, Disk, Folder, Found, Header, Key, NO_PARENT, Read, Stranger, Write};
 use super::tree::Id;
-use super::{Cache, CacheStats, DiskOptions, Entry};
+use super::{Cache, CacheStats, DiskOptions, Entry, Lasts};
 
 /// Snapshots that may wait to be written.
 const QUEUE: usize = 4;
@@ -226,7 +226,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     pub(super) fn keep_on_disk(&mut self, id: Id, tokens: &[u32]) {
         let Some(entry) = self.tree.get(id) else { return };
         let (Some(tier), Some(held), None) = (&self.tier, &entry.memory, &entry.disk) else { return };
-        if !held.outlives || tier.waiting >= QUEUE {
+        if held.lasts != Lasts::OnDisk || tier.waiting >= QUEUE {
             return;
         }
         let before = self.tree.path(&tokens[..tokens.len() - 1]);

@@ -29,6 +29,9 @@ pub(crate) struct Tree<V> {
 }
 
 impl<V> Tree<V> {
+    /// Bytes that an insertion takes at most beside the tokens': a node, and one where a run is split.
+    pub(crate) const MOST_BYTES_OF_NODES: u64 = 2 * size_of::<Node<V>>() as u64;
+
     pub(crate) fn new() -> Self {
         let root = Node { parent: ROOT, run: Vec::new(), length: 0, children: HashMap::new(), value: None };
         Self { nodes: HashMap::from([(ROOT, root)]), next: 1, tokens: 0 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use lily_engine::{CacheOptions, Options, Request};
 
-use crate::scripted::{DEVICE, Part, Script, assert_expected, assert_same, complete, failure, options, prompt};
+use crate::scripted::{
+    DEVICE, Part, STATE_BYTES, Script, assert_expected, assert_same, complete, failure, options, prompt,
+};
 
 const LONG: u32 = 1;
 
@@ -68,6 +70,28 @@ fn a_client_that_goes_leaves_the_chunks_before() {
     assert_eq!(assert_same(&again, engine.submit(again.clone()).expect("valid")).cached_tokens, 512);
     // Where it was left, before its last token, and at its end.
     assert_eq!(engine.stats().cache.snapshots, 3);
+}
+
+/// Nothing goes for the time of a chunk: a long prompt costs a full cache what it leaves there itself, at its end.
+#[test]
+fn a_full_cache_keeps_what_it_has_over_a_chunk() {
+    let script = layered().delayed(Duration::from_millis(1));
+    let bytes = 4 * (STATE_BYTES + 800);
+    let engine =
+        script.engine(Options { cache: CacheOptions { spacing: 1000, ..CacheOptions::new(bytes) }, ..options() });
+    script.allow(4);
+    for name in 2..6 {
+        complete(engine.submit(Request::new(prompt(name, 10), 1)).expect("valid"));
+    }
+    let long = Request::new(prompt(LONG, 1100), 1);
+    let reply = engine.submit(long.clone()).expect("valid");
+    script.allow(2);
+    assert_eq!(script.call(7)[0], Part { name: LONG, start: 1024, tokens: 75 }, "up to the last token");
+    let stats = engine.stats().cache;
+    assert_eq!((stats.snapshots, stats.evictions), (4, 0));
+    script.release();
+    assert_expected(&long, reply);
+    assert!(engine.stats().cache.evictions > 0, "the cache was full");
 }
 
 /// Sequences that generate go on between slices, one token each time.

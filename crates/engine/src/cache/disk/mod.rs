@@ -4,7 +4,7 @@
 mod file;
 mod folder;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -78,10 +78,34 @@ pub(crate) enum WriteFailure {
 struct Work<S> {
     reads: VecDeque<Read<S>>,
     removals: VecDeque<Key>,
-    /// Each once, however often it was used: a disk that stands still does not make them many.
-    touches: HashSet<Key>,
+    touches: Touches,
     writes: VecDeque<Write<S>>,
     closed: bool,
+}
+
+/// Files that were used, in the order of their last use, which is that of the times they get. Each once, however often it
+/// was used: a disk that stands still does not make them many.
+#[derive(Default)]
+struct Touches {
+    numbers: HashMap<Key, u64>,
+    keys: BTreeMap<u64, Key>,
+    next: u64,
+}
+
+impl Touches {
+    fn add(&mut self, key: Key) {
+        if let Some(before) = self.numbers.insert(key, self.next) {
+            self.keys.remove(&before);
+        }
+        self.keys.insert(self.next, key);
+        self.next += 1;
+    }
+
+    fn pop(&mut self) -> Option<Key> {
+        let (_, key) = self.keys.pop_first()?;
+        self.numbers.remove(&key);
+        Some(key)
+    }
 }
 
 struct Shared<S> {
@@ -127,7 +151,7 @@ impl<S: Clone + Send + Sync + 'static> Disk<S> {
         let work = Work {
             reads: VecDeque::new(),
             removals: VecDeque::new(),
-            touches: HashSet::new(),
+            touches: Touches::default(),
             writes: VecDeque::new(),
             closed: false,
         };
@@ -164,7 +188,7 @@ impl<S: Clone + Send + Sync + 'static> Disk<S> {
     }
 
     pub(crate) fn touch(&self, key: Key) {
-        self.add(|work| _ = work.touches.insert(key));
+        self.add(|work| work.touches.add(key));
     }
 
     /// What has been done since it was last asked.
@@ -218,9 +242,8 @@ impl<S: Clone + Send + Sync + 'static> Worker<S> {
     fn write_all(&self) {
         let next = |work: &mut Work<S>| {
             let removal = work.removals.pop_front().map(Task::Remove);
-            let touch = work.touches.iter().next().copied().filter(|_| removal.is_none());
-            let touch = touch.and_then(|key| work.touches.take(&key)).map(Task::Touch);
-            removal.or(touch).or_else(|| work.writes.pop_front().map(Task::Write))
+            let touch = |work: &mut Work<S>| work.touches.pop().map(Task::Touch);
+            removal.or_else(|| touch(work)).or_else(|| work.writes.pop_front().map(Task::Write))
         };
         while let Some(task) = self.shared.next(next) {
             match task {
@@ -299,4 +322,22 @@ impl<S: Clone + Send + Sync + 'static> Worker<S> {
 /// A panic in a backend's archive costs the snapshot, not the thread.
 fn guarded<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(io::Error::other("the backend's archive panicked")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Key, Touches};
+
+    /// After a restart files are in the order of their times: so they get them in the order of their last use.
+    #[test]
+    fn files_are_touched_in_the_order_of_use() {
+        let key = |number: u8| -> Key { [number; size_of::<Key>()] };
+        let mut touches = Touches::default();
+        for number in [1, 2, 3, 1, 4, 2] {
+            touches.add(key(number));
+        }
+        let order: Vec<Key> = std::iter::from_fn(|| touches.pop()).collect();
+        assert_eq!(order, [3, 1, 4, 2].map(key));
+        assert!(touches.numbers.is_empty() && touches.keys.is_empty());
+    }
 }

@@ -3,9 +3,9 @@
 use lily_backend::Piece;
 
 use super::Arriving;
-use crate::cache::Cache;
 use crate::cache::disk::{Done, Header, Key, WriteFailure};
 use crate::cache::tree::Id;
+use crate::cache::{Cache, Lasts};
 
 /// After so many failures in a row the number of snapshots that are not written doubles no more.
 const MOST_DOUBLINGS: u32 = 6;
@@ -34,7 +34,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
                         Ok(snapshot) => {
                             self.stats.disk_reads += 1;
                             let pieces = pieces(&snapshot);
-                            self.hold(id, snapshot, pieces, true);
+                            self.hold(id, snapshot, pieces, Lasts::OnDisk);
                         }
                         Err(failure) => {
                             self.stats.disk_errors += 1;
