@@ -108,7 +108,8 @@ impl<'s> Parameters<'s> {
         body
     }
 
-    /// A parameter's schema with what it may refer to; `None` if it is beyond what can be followed.
+    /// A parameter's schema with what it may refer to; `None` if it is beyond what can be followed: then its value is held to
+    /// its kind only, as a client whose tools are taken one by one could not tell which of them to mend.
     fn alone(&self, schema: &Value) -> Option<Value> {
         let mut alone = schema.as_object()?.clone();
         for (name, key) in definitions(schema, self.root) {

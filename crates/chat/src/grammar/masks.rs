@@ -6,6 +6,7 @@
 //! of the row are kept here, by the same key.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -51,7 +52,8 @@ impl Masks {
         let Self { parser, kept } = self;
         let consumed = panic_utils::catch_unwind(AssertUnwindSafe(|| {
             // Consuming makes a row where a word of the grammar ends. Before, it looks at what would follow if one ended here,
-            // which may make one, too, that does not stay; the same look tells how many.
+            // which may make one, too, that does not stay; the same look tells how many. That is so in the one version that
+            // Cargo.toml names.
             let before = parser.parser_stats().rows;
             parser.parser.is_accepting();
             let ahead = parser.parser_stats().rows - before;
@@ -61,7 +63,7 @@ impl Masks {
             }
             parser.check_stop().map(|_| ())
         }));
-        consumed.map_err(|error| error.to_string())
+        consumed.map_err(|error| self.reason(&error))
     }
 
     /// What may come next; the tokens that end the reply, once nothing else may.
@@ -81,7 +83,8 @@ impl Masks {
             }
             let mask = words(parser.compute_mask()?);
             if !parser.parser.currently_forced_bytes().is_empty() {
-                // The parser has gone ahead, to another row perhaps, where the grammar leaves no choice.
+                // The parser has gone ahead, to another row perhaps, where the grammar leaves no choice. It also consumes such
+                // bytes without looking at what would follow, so that its rows tell nothing then.
                 kept.clear();
                 return Ok(mask);
             }
@@ -91,7 +94,21 @@ impl Masks {
             kept.push_back((state, Arc::clone(&mask)));
             Ok(mask)
         }));
-        mask.map_err(|error| error.to_string())
+        mask.map_err(|error| self.reason(&error))
+    }
+
+    /// Why the parser goes no further, and what whoever sent the grammar can do.
+    fn reason(&self, error: &impl Display) -> String {
+        let error = error.to_string();
+        let error = error.lines().next().unwrap_or_default();
+        match self.parser.stop_reason() {
+            StopReason::LexerTooComplex | StopReason::ParserTooComplex => {
+                format!(
+                    "it takes more than one reply may: {error}; make its expressions simpler, or shorter what they repeat"
+                )
+            }
+            _ => error.to_owned(),
+        }
     }
 }
 
@@ -101,7 +118,6 @@ fn words(set: SimpleVob) -> Mask {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
     use std::path::Path;
     use std::sync::Arc;
 
@@ -139,6 +155,33 @@ mod tests {
         masks.next().expect("something may come")
     }
 
+    /// A token of those allowed, and no stop token, drawn by a seed that goes on.
+    fn draw(mask: &Mask, stop: u32, random: &mut u64) -> Option<u32> {
+        let allowed: Vec<u32> = (0..mask.len() as u32 * 32)
+            .filter(|&id| id != stop && mask[id as usize / 32] >> (id % 32) & 1 == 1)
+            .collect();
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        allowed.get((*random >> 33) as usize % allowed.len().max(1)).copied()
+    }
+
+    /// An expression of which each text makes more states ends with the limit and what can be done.
+    #[test]
+    fn a_grammar_that_grows_too_much_says_so() {
+        let tokenizer = tiny();
+        let stop = tokenizer.id("<|im_end|>").expect("a stop token");
+        let grammars = Grammars::new(tokenizer, &[stop]).expect("grammars");
+        let format = Format::Regex("[a-z ]*e[a-z ]{40}".into());
+        let mut masks = grammars.masks(grammar_of(&format).expect("a format")).expect("a grammar");
+        let mut random = 1;
+        let mut walk = || loop {
+            let mask = masks.next()?;
+            masks.consume(draw(&mask, stop, &mut random).expect("there is always more"))?;
+        };
+        let reason: Result<(), String> = walk();
+        let reason = reason.expect_err("no walk is that long");
+        assert!(reason.contains("25000") && reason.contains("make its expressions simpler"), "{reason}");
+    }
+
     /// Whichever tokens come, a mask that was kept is the one that would be made.
     #[test]
     fn what_is_kept_is_what_holds() {
@@ -150,18 +193,16 @@ mod tests {
             let begin = grammars.masks(grammar).expect("a grammar");
             for _ in 0..6 {
                 let (mut masks, mut anew) = (begin.clone(), begin.clone());
-                let mut seen = HashSet::new();
+                // Held, so that no other gets the same place in memory.
+                let mut seen: Vec<Mask> = Vec::new();
                 for _ in 0..120 {
                     anew.kept.clear();
                     let mask = next(&mut masks);
                     assert_eq!(mask, next(&mut anew));
                     assert!(masks.kept.len() <= KEPT);
-                    reused += usize::from(!seen.insert(Arc::as_ptr(&mask)));
-                    let allowed: Vec<u32> = (0..mask.len() as u32 * 32)
-                        .filter(|&id| id != stop && mask[id as usize / 32] >> (id % 32) & 1 == 1)
-                        .collect();
-                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                    let Some(&token) = allowed.get((random >> 33) as usize % allowed.len().max(1)) else { break };
+                    reused += usize::from(seen.iter().any(|known| Arc::ptr_eq(known, &mask)));
+                    seen.push(Arc::clone(&mask));
+                    let Some(token) = draw(&mask, stop, &mut random) else { break };
                     masks.consume(token).expect("an allowed token");
                     anew.consume(token).expect("an allowed token");
                 }

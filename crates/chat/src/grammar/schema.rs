@@ -67,6 +67,8 @@ fn listed_number_that_is_rounded(schema: &Value, named: bool) -> Option<&Number>
     match schema {
         Value::Object(map) => map.iter().find_map(|(key, part)| match key.as_str() {
             "const" | "enum" if !named => rounded(part),
+            // Values that bind nothing.
+            "default" | "examples" if !named => None,
             key => listed_number_that_is_rounded(part, !named && NAMED.contains(&key)),
         }),
         Value::Array(parts) => parts.iter().find_map(|part| listed_number_that_is_rounded(part, false)),
@@ -269,6 +271,7 @@ mod tests {
             json!({"enum": [large - 1, 1_u64 << 63, 0.1, i64::MIN]}),
             json!({"properties": {"const": {"maximum": large}}}),
             json!({"type": "integer", "maximum": i64::MAX, "default": large}),
+            json!({"default": {"enum": [large]}, "examples": [{"const": large}]}),
         ] {
             prepare(&schema).unwrap_or_else(|error| panic!("{error}: {schema}"));
         }
