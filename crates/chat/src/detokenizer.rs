@@ -43,6 +43,12 @@ impl Detokenizer {
         text
     }
 
+    /// Whether a character has begun that is not complete.
+    #[must_use]
+    pub fn is_within_character(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
     /// Ends the text: an incomplete character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use minijinja::value::ValueKind;
+use minijinja::value::{Serde, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
 /// The arguments of `json.dumps`.
@@ -16,11 +16,31 @@ pub(crate) struct Style {
     pub(crate) key_separator: String,
 }
 
+impl Default for Style {
+    /// What transformers' templates get without arguments: one line, and every character as it is.
+    fn default() -> Self {
+        Self {
+            ensure_ascii: false,
+            sort_keys: false,
+            indent: None,
+            item_separator: ", ".into(),
+            key_separator: ": ".into(),
+        }
+    }
+}
+
 /// The value as JSON.
 pub(crate) fn dumps(value: &Value, style: &Style) -> Result<String, Error> {
     let mut writer = Writer { style, out: String::new(), level: 0 };
     writer.value(value)?;
     Ok(writer.out)
+}
+
+/// A value as a chat template's `tojson` spells it.
+#[must_use]
+pub fn spelled(value: &serde_json::Value) -> String {
+    // Whatever is JSON has a spelling.
+    dumps(&Value::from(Serde(value)), &Style::default()).unwrap_or_else(|_| value.to_string())
 }
 
 struct Writer<'s> {
@@ -169,5 +189,16 @@ mod tests {
         for (number, text) in spelled {
             assert_eq!(float(number), text);
         }
+    }
+
+    #[test]
+    fn definitions_are_spelled_as_templates_spell_them() {
+        let value = serde_json::json!({"b": [1, 2.5, 1e16, null, true], "a": {"ü\n": "\u{7f}", "n": -3}, "c": []});
+        let mut environment = minijinja::Environment::new();
+        crate::python::install(&mut environment);
+        let written =
+            environment.render_str("{{ value | tojson }}", Serde(serde_json::json!({"value": value}))).unwrap();
+        assert_eq!(spelled(&value), written);
+        assert!(written.starts_with(r#"{"b": [1, 2.5, 1e+16, null, true], "a": {"ü\n": "#), "{written}");
     }
 }

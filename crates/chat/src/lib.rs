@@ -27,6 +27,7 @@ mod tools;
 pub use detokenizer::Detokenizer;
 pub use grammar::{ForcedCalls, Format, GrammarError, Grammars, ReplyGrammar};
 pub use guard::Guard;
+pub use json::spelled;
 pub use reasoning::{Piece, ReasoningSplitter, begins_in_reasoning};
 pub use reply::ReplyParser;
 pub use secret::secret;

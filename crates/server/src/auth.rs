@@ -78,9 +78,12 @@ fn given(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     bearer.chain(headers.get_all("x-api-key").into_iter().map(|value| value.as_bytes().trim_ascii()))
 }
 
-/// The other end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Peer(pub(crate) IpAddr);
+/// The other end of a connection, and this one's address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    pub(crate) here: IpAddr,
+}
 
 /// Numbers for clients, which say nothing about them.
 #[derive(Clone, Default)]
@@ -91,19 +94,29 @@ impl Clients {
     pub(crate) fn number(&self, key: Option<usize>, peer: Option<Peer>) -> u64 {
         match key {
             Some(key) => self.0.hash_one(key),
-            None => self.0.hash_one(peer.map(|Peer(address)| network(address.to_canonical()))),
+            None => self.0.hash_one(peer.map(Peer::client)),
         }
     }
 }
 
-/// What of an address one client has to itself: of the sixth version all of a network, within which it takes whichever it
-/// likes.
-fn network(address: IpAddr) -> IpAddr {
-    const NETWORK_BITS: u32 = 64;
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(six) => Ipv6Addr::from_bits(six.to_bits() >> NETWORK_BITS << NETWORK_BITS).into(),
+impl Peer {
+    /// What of its address one client has to itself. Of the sixth version it is all of a network, within which a client takes
+    /// whichever address it likes; but not of networks that this machine is in too, where others are as well.
+    fn client(self) -> IpAddr {
+        match (self.address.to_canonical(), self.here.to_canonical()) {
+            (IpAddr::V6(six), IpAddr::V6(here))
+                if network(six) != network(here) && !six.is_unicast_link_local() && !six.is_unique_local() =>
+            {
+                network(six).into()
+            }
+            (address, _) => address,
+        }
     }
+}
+
+fn network(address: Ipv6Addr) -> Ipv6Addr {
+    const NETWORK_BITS: u32 = 64;
+    Ipv6Addr::from_bits(address.to_bits() >> NETWORK_BITS << NETWORK_BITS)
 }
 
 #[cfg(test)]
@@ -148,7 +161,10 @@ mod tests {
     #[test]
     fn clients_are_told_apart() {
         let clients = Clients::default();
-        let peer = |text: &str| Some(Peer(text.parse().expect("an address")));
+        let at = |here: &str, address: &str| {
+            Some(Peer { address: address.parse().expect("an address"), here: here.parse().expect("an address") })
+        };
+        let peer = |address: &str| at("10.0.0.8", address);
         let numbers = [
             clients.number(Some(0), peer("10.0.0.1")),
             clients.number(Some(1), peer("10.0.0.1")),
@@ -158,8 +174,12 @@ mod tests {
         assert_eq!(std::collections::HashSet::from(numbers).len(), 4);
         assert_eq!(clients.number(Some(0), peer("10.0.0.9")), numbers[0]);
         assert_eq!(clients.number(None, peer("::ffff:10.0.0.1")), numbers[2]);
-        let six = |address| clients.number(None, peer(address));
+        let six = |address: &str| clients.number(None, at("2001:db8:1:9::1", address));
         assert_eq!(six("2001:db8:1:2:3:4:5:6"), six("2001:db8:1:2::1"));
         assert_ne!(six("2001:db8:1:2::1"), six("2001:db8:1:3::1"));
+        // Neighbours are many to a network.
+        for neighbours in ["2001:db8:1:9::", "fe80::", "fd12:3456:789a:1::", "10.0.0."] {
+            assert_ne!(six(&format!("{neighbours}2")), six(&format!("{neighbours}3")), "{neighbours}");
+        }
     }
 }

@@ -46,7 +46,9 @@ pub async fn serve(listener: TcpListener, app: App, shutdown: impl Future<Output
         };
         match accepted {
             Ok((stream, peer)) => {
-                let service = AddExtension::new(router.clone(), Peer(peer.ip()));
+                let address = peer.ip();
+                let here = stream.local_addr().map_or(address, |here| here.ip());
+                let service = AddExtension::new(router.clone(), Peer { address, here });
                 let service = TowerToHyperService::new(service);
                 let connection = http.serve_connection(TokioIo::new(at_once(stream)), service);
                 let connection = graceful.watch(connection);

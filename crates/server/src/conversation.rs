@@ -231,13 +231,10 @@ pub(crate) fn template_error(error: TemplateError) -> ApiError {
     let text = error.to_string();
     match error {
         TemplateError::Syntax(_) | TemplateError::Config(_) => ApiError::internal(text),
-        TemplateError::Raised(_) | TemplateError::Failed(_) => ApiError::parameter("messages", text).quoting_prompt(),
-        TemplateError::Message { message, .. } => {
-            ApiError::parameter(format!("messages[{message}]"), text).quoting_prompt()
-        }
+        TemplateError::Raised(_) | TemplateError::Failed(_) => ApiError::parameter("messages", text).unlogged(),
+        TemplateError::Message { message, .. } => ApiError::parameter(format!("messages[{message}]"), text).unlogged(),
         TemplateError::Arguments { message, call, .. } => {
-            ApiError::parameter(format!("messages[{message}].tool_calls[{call}].function.arguments"), text)
-                .quoting_prompt()
+            ApiError::parameter(format!("messages[{message}].tool_calls[{call}].function.arguments"), text).unlogged()
         }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct ApiError {
     code: Option<&'static str>,
     retry_after: Option<Duration>,
     /// The message may hold words of the prompt, or a response's id, which the log must not.
-    quotes_prompt: bool,
+    unlogged: bool,
 }
 
 const CONTEXT_LENGTH: &str = "context_length_exceeded";
@@ -33,7 +33,7 @@ pub(crate) struct Refusal {
 
 impl ApiError {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, code: None, retry_after: None, quotes_prompt: false }
+        Self { status, message: message.into(), param: None, code: None, retry_after: None, unlogged: false }
     }
 
     /// 400 for a parameter, named by the way to it.
@@ -69,7 +69,7 @@ impl ApiError {
         let meant = paths.iter().find(|known| end.ends_with(known.trim_start_matches("/v1")));
         let hint = meant.map_or(String::new(), |known| format!(" Did you mean {known}?"));
         let message = format!("There is nothing at {path}.{hint} This server has {}.", paths.join(", "));
-        Self { code: Some("not_found"), quotes_prompt: true, ..Self::new(StatusCode::NOT_FOUND, message) }
+        Self { code: Some("not_found"), unlogged: true, ..Self::new(StatusCode::NOT_FOUND, message) }
     }
 
     /// 404 for a model.
@@ -86,7 +86,7 @@ impl ApiError {
     /// 404 for a response that is not kept.
     pub(crate) fn unknown_response(id: &str) -> Self {
         let message = format!("There is no response {}: it was not stored, or had to make room.", quoted(id));
-        Self { code: Some("response_not_found"), quotes_prompt: true, ..Self::new(StatusCode::NOT_FOUND, message) }
+        Self { code: Some("response_not_found"), unlogged: true, ..Self::new(StatusCode::NOT_FOUND, message) }
     }
 
     /// 400 for a conversation that cannot be gone on with.
@@ -103,7 +103,7 @@ impl ApiError {
     pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
         let message = format!("{path} does not take {method}.");
         let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, message);
-        Self { code: Some("method_not_allowed"), quotes_prompt: true, ..error }
+        Self { code: Some("method_not_allowed"), unlogged: true, ..error }
     }
 
     /// 408.
@@ -156,8 +156,8 @@ impl ApiError {
     }
 
     /// Keeps the message out of the log: it quotes text of the client, which may be words of the prompt in the wrong place.
-    pub(crate) fn quoting_prompt(self) -> Self {
-        Self { quotes_prompt: true, ..self }
+    pub(crate) fn unlogged(self) -> Self {
+        Self { unlogged: true, ..self }
     }
 
     pub(crate) fn status(&self) -> StatusCode {
@@ -193,7 +193,7 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
-        let message = (!self.quotes_prompt).then(|| self.message.clone());
+        let message = (!self.unlogged).then(|| self.message.clone());
         response.extensions_mut().insert(Refusal { message, param: self.param.clone() });
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -28,8 +28,8 @@
 //! - Beyond OpenAI's parameters: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`, and `enable_thinking`,
 //!   `preserve_thinking` and `thinking_budget` as short forms of the same in `chat_template_kwargs`. If they disagree,
 //!   `chat_template_kwargs` wins, then the short forms, then `reasoning_effort`.
-//! - `thinking_budget`: after so many tokens the reasoning is closed and the model answers; 0 turns thinking off. The
-//!   tokens that close it count as the model's own. `reasoning_effort` "none" turns thinking off, "minimal" is a budget
+//! - `thinking_budget`: after so many tokens the reasoning is closed, where no call of a tool is under way and no character
+//!   is cut, and the model answers; 0 turns thinking off. The tokens that close it count as the model's own. `reasoning_effort` "none" turns thinking off, "minimal" is a budget
 //!   of 1,024 tokens, "low" one of 4,096; "high" and up let the model think as long as it takes, "medium" says nothing.
 //! - The text of a control token in a message, `<|im_end|>` say, is text to the model. Raw prompts hold what they hold.
 //! - A reply's reasoning is `reasoning_content` and, for clients that know it so, `reasoning`, in messages and deltas.

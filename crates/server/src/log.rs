@@ -20,6 +20,8 @@ use std::time::Duration;
 const LONG_PROMPT: usize = 2000;
 /// Characters of a path that are logged.
 const LONGEST_PATH: usize = 255;
+/// What ids of responses begin with.
+const RESPONSE_ID: &str = "resp_";
 /// The endpoint of paths that there are not.
 const NO_ENDPOINT: &str = "none";
 
@@ -58,13 +60,15 @@ pub(crate) async fn requests(State(watch): State<Watch>, mut request: Request, n
     response.map(|body| Body::new(Logged { body, _line: line }))
 }
 
-/// A path as the log has it. Who knows the id of a response can read its conversation.
+/// A path as the log has it, without what may be the id of a response: who knows one can read its conversation. In a path
+/// that was mistyped that may stand anywhere, and encoded.
 fn shown(path: &str, endpoint: &str) -> String {
-    match path.split_once("/responses/") {
-        None => path.chars().take(LONGEST_PATH).collect(),
-        Some(_) if endpoint != NO_ENDPOINT => endpoint.to_owned(),
-        Some((before, _)) => format!("{}/responses/…", before.chars().take(LONGEST_PATH).collect::<String>()),
+    if endpoint.starts_with("/v1/responses/") {
+        return endpoint.to_owned();
     }
+    let is_secret = |part: &str| part.contains('%') || part.to_ascii_lowercase().contains(RESPONSE_ID);
+    let parts = path.split('/').map(|part| if is_secret(part) { "…" } else { part });
+    parts.collect::<Vec<_>>().join("/").chars().take(LONGEST_PATH).collect()
 }
 
 /// Writes itself when it is dropped: only then is it known how a stream ended.

@@ -38,7 +38,7 @@ fn check(message: &Fields<'_>) -> Result<(), ApiError> {
             let path = message.path("role");
             let message =
                 format!("'{path}' must be system, developer, user, assistant or tool, not {}.", fields::quoted(role));
-            return Err(ApiError::parameter(path, message).quoting_prompt());
+            return Err(ApiError::parameter(path, message).unlogged());
         }
     }
     check_content(message)?;
@@ -83,7 +83,7 @@ fn check_content(message: &Fields<'_>) -> Result<(), ApiError> {
                 "'{path}' is {}; this build of the server takes parts of type \"text\" only.",
                 fields::quoted(kind)
             );
-            return Err(ApiError::parameter(path, message).quoting_prompt());
+            return Err(ApiError::parameter(path, message).unlogged());
         }
         fields::string(part.required("text")?, &part.path("text"))?;
     }

@@ -10,7 +10,7 @@ use crate::{anthropic, chat, completions, responses};
 use serde_json::Value;
 use std::sync::Arc;
 
-/// Reads bodies as the endpoints that generate do: for whoever wants the prompt alone, or what is wrong with a request.
+/// Reads bodies as the endpoints that generate do, without running them. It is there for the fuzzers.
 pub struct RequestReader {
     shared: Shared,
 }

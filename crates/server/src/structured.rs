@@ -10,9 +10,11 @@ use serde_json::Value;
 
 /// What vLLM's `structured_outputs` may hold and this server reads.
 const OUTPUTS: [&str; 5] = ["json", "json_object", "regex", "choice", "grammar"];
-/// What it may hold besides: particulars of vLLM, without which a reply is in its format all the same.
-const OUTPUTS_ASIDE: [&str; 4] =
-    ["disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"];
+/// What it may hold besides: how vLLM compiles, and what white space may stand between the parts of JSON, which changes no
+/// value.
+const OUTPUTS_ASIDE: [&str; 3] = ["disable_fallback", "disable_any_whitespace", "whitespace_pattern"];
+/// This changes the schema, if it is true.
+const OUTPUTS_CLOSED: &str = "disable_additional_properties";
 
 /// A format that a client asks for, and where it says so.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +33,12 @@ impl Structured {
         }
         if let Some(outputs) = request.object("structured_outputs")? {
             refuse_unknown(&outputs, "structured_outputs")?;
+            if outputs.boolean(OUTPUTS_CLOSED)? == Some(true) {
+                let path = outputs.path(OUTPUTS_CLOSED);
+                let message =
+                    format!("'{path}' cannot be followed: write \"additionalProperties\": false in the schema.");
+                return Err(ApiError::parameter(path, message));
+            }
             for name in OUTPUTS {
                 found.extend(Self::field(&outputs, name, name)?);
             }
@@ -76,7 +84,7 @@ impl Structured {
                     "'{path}' must be \"text\", \"json_object\" or \"json_schema\", not {}.",
                     fields::quoted(kind)
                 );
-                Err(ApiError::parameter(path, message).quoting_prompt())
+                Err(ApiError::parameter(path, message).unlogged())
             }
         }
     }
@@ -114,12 +122,13 @@ impl Structured {
 
 /// 400 for a field that would bind a reply if it were known: without it the reply would be free, and its client not know.
 fn refuse_unknown(outputs: &Fields<'_>, path: &str) -> Result<(), ApiError> {
-    let is_known = |name: &str| OUTPUTS.iter().chain(&OUTPUTS_ASIDE).any(|known| *known == name);
+    let is_known =
+        |name: &str| OUTPUTS.iter().chain(&OUTPUTS_ASIDE).chain([&OUTPUTS_CLOSED]).any(|known| *known == name);
     match outputs.entries().find(|(name, value)| !value.is_null() && !is_known(name)) {
         None => Ok(()),
         Some((name, _)) => {
             let message = format!("'{path}' may hold {}, not {}.", OUTPUTS.join(", "), fields::quoted(name));
-            Err(ApiError::parameter(path, message).quoting_prompt())
+            Err(ApiError::parameter(path, message).unlogged())
         }
     }
 }
@@ -149,7 +158,7 @@ fn refusal(error: &GrammarError, path: &str, purpose: &str) -> ApiError {
     match error {
         GrammarError::Refused(reason) => {
             let message = format!("'{path}' cannot {purpose}: {}.", reason.trim_end_matches('.'));
-            ApiError::parameter(path, message).quoting_prompt()
+            ApiError::parameter(path, message).unlogged()
         }
         GrammarError::Failed(_) => ApiError::internal(error.to_string()),
     }
@@ -234,6 +243,7 @@ mod tests {
             json!({"structured_outputs": {}}),
             json!({"structured_outputs": {"json_object": false}}),
             json!({"structured_outputs": {"whitespace_pattern": " ", "structural_tag": null}}),
+            json!({"structured_outputs": {"disable_additional_properties": false}}),
         ] {
             assert_eq!(read(none.clone()), Ok(None), "{none}");
         }
@@ -265,6 +275,10 @@ mod tests {
             (json!({"structured_outputs": {"structural_tag": "{}"}}), "structured_outputs"),
             (json!({"structured_outputs": {"schema": {"type": "object"}, "regex": null}}), "structured_outputs"),
             (json!({"structured_outputs": {"json_object": 1}}), "structured_outputs.json_object"),
+            (
+                json!({"structured_outputs": {"json": {}, "disable_additional_properties": true}}),
+                "structured_outputs.disable_additional_properties",
+            ),
             (json!({"structured_outputs": {"regex": "a", "grammar": "b"}}), "structured_outputs.grammar"),
             (json!({"response_format": {"type": "json_object"}, "guided_regex": "a"}), "guided_regex"),
         ] {

@@ -85,7 +85,7 @@ fn read_effort(effort: &str, path: &str) -> Result<&'static Effort, ApiError> {
     EFFORTS.iter().find(|(name, _)| *name == effort).map(|(_, effort)| effort).ok_or_else(|| {
         let names = EFFORTS.each_ref().map(|(name, _)| *name).join(", ");
         let message = format!("'{path}' must be one of {names}, not {}.", fields::quoted(effort));
-        ApiError::parameter(path, message).quoting_prompt()
+        ApiError::parameter(path, message).unlogged()
     })
 }
 

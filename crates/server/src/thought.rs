@@ -5,7 +5,7 @@ use lily_engine::{Place, Section};
 use std::sync::Arc;
 
 /// The beginning of a reply, read as far as to tell where its reasoning may be closed: not in the middle of a call that
-/// came before the reasoning was closed, nor right after one, where the reply may end.
+/// came before the reasoning was closed, nor right after one, where the reply may end; nor within a character.
 #[derive(Clone, Debug)]
 pub(crate) struct Thought {
     detokenizer: Detokenizer,
@@ -37,7 +37,8 @@ impl Section for Thought {
                 None => Place::Busy,
             }
         };
-        self.place
+        // Of half a character nothing would be left.
+        if self.place == Place::Within && self.detokenizer.is_within_character() { Place::Busy } else { self.place }
     }
 
     fn boxed(&self) -> Box<dyn Section> {
@@ -53,15 +54,20 @@ mod tests {
     use serde_json::json;
     use std::sync::Arc;
 
-    /// Where a reply is after its first `end` bytes, which begin a token.
+    /// Where a reply is after this text.
     fn place(text: &str) -> Place {
+        *places(text).last().expect("a token")
+    }
+
+    /// Where it is after each of the text's tokens.
+    fn places(text: &str) -> Vec<Place> {
         let json = include_bytes!("../../../models/tiny/tokenizer.json");
         let tokenizer = Arc::new(Tokenizer::from_files(json, None).expect("the embedded tokenizer"));
         let tools = ToolSet::new(&[json!({"type": "function", "function": {"name": "f", "parameters": {}}})]);
         let calls = CallOptions { tools: Arc::new(tools), id_prefix: "call_".into(), single: false };
         let tokens = tokenizer.encode(text).expect("any text");
         let mut thought = Thought::new(tokenizer, ReplyParser::new(Some(true), Some(calls)));
-        tokens.into_iter().map(|token| thought.read(token)).last().expect("a token")
+        tokens.into_iter().map(|token| thought.read(token)).collect()
     }
 
     #[test]
@@ -77,5 +83,14 @@ mod tests {
         for past in ["</think>\n\nYes", "Hm.\n</think>\n\nYes", &format!("{call}\n</think>\n\nYes")] {
             assert_eq!(place(past), Place::Past, "{past}");
         }
+    }
+
+    /// Field cases 21 and 31: a sign that is several tokens is not cut in two.
+    #[test]
+    fn a_thought_is_closed_after_whole_characters() {
+        let places = places("𒐫");
+        let (last, before) = places.split_last().expect("tokens");
+        assert!(!before.is_empty() && before.iter().all(|&place| place == Place::Busy), "{before:?}");
+        assert_eq!(*last, Place::Within);
     }
 }

@@ -72,7 +72,7 @@ impl Tools {
             Choice::Named(name) if !is_there(name) => {
                 let path = "tool_choice.function.name";
                 let message = format!("'{path}' is {}, which is not among 'tools'.", fields::quoted(name));
-                Err(ApiError::parameter(path, message).quoting_prompt())
+                Err(ApiError::parameter(path, message).unlogged())
             }
             _ => Ok(()),
         }
@@ -134,7 +134,7 @@ fn check(tool: &Fields<'_>) -> Result<(), ApiError> {
     if kind != "function" {
         let path = tool.path("type");
         let message = format!("'{path}' must be \"function\", not {}.", fields::quoted(kind));
-        return Err(ApiError::parameter(path, message).quoting_prompt());
+        return Err(ApiError::parameter(path, message).unlogged());
     }
     let function = Fields::of(tool.required("function")?, &tool.path("function"))?;
     check_name(&function)?;
@@ -152,7 +152,7 @@ pub(crate) fn check_name<'v>(function: &Fields<'v>) -> Result<&'v str, ApiError>
             "'{path}' must be a name of 1 to 256 characters without white space around it, quotes, '<' and '>', not {}.",
             fields::quoted(name)
         );
-        return Err(ApiError::parameter(path, message).quoting_prompt());
+        return Err(ApiError::parameter(path, message).unlogged());
     }
     Ok(name)
 }
@@ -163,7 +163,7 @@ fn read_choice(request: &Fields<'_>) -> Result<Choice, ApiError> {
             "'tool_choice' must be \"none\", \"auto\", \"required\" or \
              {{\"type\": \"function\", \"function\": {{\"name\": …}}}}, not {what}."
         );
-        ApiError::parameter("tool_choice", message).quoting_prompt()
+        ApiError::parameter("tool_choice", message).unlogged()
     };
     let choice = match request.value("tool_choice") {
         None => return Ok(Choice::Auto),

@@ -163,7 +163,7 @@ struct Resolver<'s> {
 }
 
 impl<'s> Resolver<'s> {
-    /// The schema that `schema` refers to, or itself.
+    /// What a schema, and those that it refers to, allow.
     fn resolve(&mut self, schema: &'s Value) -> Expected {
         if self.fuel == 0 {
             return Expected::anything();

@@ -3,6 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::PathBuf;
+use std::process;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
@@ -104,7 +105,8 @@ fn codex(server: &Server) -> Launch {
 fn qwen(server: &Server) -> Result<Launch> {
     let generation = json!({"contextWindowSize": server.context, "extra_body": keeping_thoughts()});
     let defaults = json!({"model": {"generationConfig": generation}});
-    let defaults = own_file("qwen-defaults.json", &defaults.to_string())?;
+    // By the name of what is in it: servers of other contexts have files of their own.
+    let defaults = own_file(&format!("qwen-defaults-{}.json", server.context), &defaults.to_string())?;
     Ok(Launch {
         program: "qwen",
         package: "@qwen-code/qwen-code",
@@ -146,12 +148,14 @@ fn pi(server: &Server) -> Result<Launch> {
     })
 }
 
-/// The path of a file of ours that an agent is to read.
+/// The path of a file of ours that an agent is to read. It is there whole at any moment: another agent may be reading it.
 fn own_file(name: &str, contents: &str) -> Result<String> {
     let folder = cache_folder()?;
     let file = folder.join(name);
+    let unfinished = folder.join(format!("{name}.{}", process::id()));
     fs::create_dir_all(&folder)
-        .and_then(|()| fs::write(&file, contents))
+        .and_then(|()| fs::write(&unfinished, contents))
+        .and_then(|()| fs::rename(&unfinished, &file))
         .with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file.display().to_string())
 }

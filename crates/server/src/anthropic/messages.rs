@@ -70,7 +70,7 @@ impl Messages {
             other => {
                 let path = message.path("role");
                 let message = format!("'{path}' must be user, assistant or system, not {}.", fields::quoted(other));
-                Err(ApiError::parameter(path, message).quoting_prompt())
+                Err(ApiError::parameter(path, message).unlogged())
             }
         }
     }
@@ -224,7 +224,7 @@ fn document<'v>(block: &Fields<'v>) -> Result<&'v str, ApiError> {
         other => {
             let path = source.path("type");
             let message = format!("'{path}' is {}; of documents only plain text can be read.", fields::quoted(other));
-            Err(ApiError::parameter(path, message).quoting_prompt())
+            Err(ApiError::parameter(path, message).unlogged())
         }
     }
 }
@@ -241,7 +241,7 @@ fn unknown(block: &Fields<'_>, kind: &str) -> ApiError {
         "'{path}' is {}; this server takes blocks of type text, thinking, tool_use, tool_result and document.",
         fields::quoted(kind)
     );
-    ApiError::parameter(path, message).quoting_prompt()
+    ApiError::parameter(path, message).unlogged()
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ fn text_of<'v>(block: &Fields<'v>) -> Result<&'v str, ApiError> {
     if kind != "text" {
         let path = block.path("type");
         let message = format!("'{path}' must be \"text\", not {}.", fields::quoted(kind));
-        return Err(ApiError::parameter(path, message).quoting_prompt());
+        return Err(ApiError::parameter(path, message).unlogged());
     }
     fields::string(block.required("text")?, &block.path("text"))
 }

@@ -30,7 +30,7 @@ impl Thinking {
                         let other = fields::quoted(other);
                         let message =
                             format!("'{path}' must be \"enabled\", \"adaptive\" or \"disabled\", not {other}.");
-                        return Err(ApiError::parameter(path, message).quoting_prompt());
+                        return Err(ApiError::parameter(path, message).unlogged());
                     }
                 }
             }

@@ -3,12 +3,10 @@
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::tools::{Choice, Tools, check_name};
-use serde::Serialize;
-use serde_json::ser::{Formatter, Serializer};
+use lily_chat::spelled;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::io::{self, Write};
 
 /// What the types of those tools begin with that the client runs itself and whose parameters Anthropic has not published
 /// as a schema in the request: a model that was not trained on them cannot know them.
@@ -21,15 +19,17 @@ const SEARCH: &str = "tool_search_tool_";
 pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
     let mut definitions = Vec::new();
     let mut deferred = HashSet::new();
+    // Tools go by their names: one of two that is shown shows both.
+    let mut shown = HashSet::new();
     let mut elsewhere = Vec::new();
     let mut searched_elsewhere = false;
     for (index, tool) in request.array("tools")?.unwrap_or_default().iter().enumerate() {
         let tool = Fields::of(tool, &format!("tools[{index}]"))?;
         match definition(&tool)? {
             Some(definition) => {
-                if tool.boolean("defer_loading")?.unwrap_or(false) {
-                    deferred.extend(definition["function"]["name"].as_str().map(str::to_owned));
-                }
+                let later = tool.boolean("defer_loading")?.unwrap_or(false);
+                let names = if later { &mut deferred } else { &mut shown };
+                names.extend(definition["function"]["name"].as_str().map(str::to_owned));
                 definitions.push(definition);
             }
             None => {
@@ -38,11 +38,14 @@ pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
             }
         }
     }
+    for name in shown {
+        deferred.remove(&name);
+    }
     let (choice, parallel) = read_choice(request, &definitions, &elsewhere)?;
     if definitions.is_empty() && !elsewhere.is_empty() && choice != Choice::None {
         // Without them the model would make up what they find.
         let message = format!("'tools' has only {}, {RUN_ELSEWHERE}", named(&elsewhere));
-        return Err(ApiError::parameter("tools", message).quoting_prompt());
+        return Err(ApiError::parameter("tools", message).unlogged());
     }
     match &choice {
         // What must be called is shown.
@@ -74,28 +77,7 @@ impl<'t> Found<'t> {
     /// What a search's result says of a tool: its definition if the model has not seen it yet.
     pub(super) fn refer<'n>(&mut self, name: &'n str) -> Cow<'n, str> {
         let Some(definition) = self.hidden.remove(name) else { return name.into() };
-        let mut spelled = Vec::new();
-        match definition.serialize(&mut Serializer::with_formatter(&mut spelled, Spaced)) {
-            Ok(()) => format!("This function can be called now:\n{}", String::from_utf8_lossy(&spelled)).into(),
-            Err(_) => name.into(),
-        }
-    }
-}
-
-/// JSON with spaces, as templates spell definitions.
-struct Spaced;
-
-impl Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.begin_array_value(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
+        format!("This function can be called now:\n{}", spelled(definition)).into()
     }
 }
 
@@ -116,7 +98,7 @@ fn definition(tool: &Fields<'_>) -> Result<Option<Value>, ApiError> {
                 "'{path}' is {}; declare the tool with \"input_schema\" instead: its parameters are not in the request.",
                 fields::quoted(kind)
             );
-            return Err(ApiError::parameter(path, message).quoting_prompt());
+            return Err(ApiError::parameter(path, message).unlogged());
         }
         Some(_) => return Ok(None),
     }
@@ -156,12 +138,12 @@ fn read_choice(request: &Fields<'_>, definitions: &[Value], elsewhere: &[&str]) 
                 "which is not among 'tools'."
             };
             let message = format!("'{path}' is {}, {problem}", fields::quoted(name));
-            return Err(ApiError::parameter(path, message).quoting_prompt());
+            return Err(ApiError::parameter(path, message).unlogged());
         }
         other => {
             let other = fields::quoted(other);
             let message = format!("'{path}' must be \"auto\", \"any\", \"tool\" or \"none\", not {other}.");
-            return Err(ApiError::parameter(path, message).quoting_prompt());
+            return Err(ApiError::parameter(path, message).unlogged());
         }
     };
     Ok((wanted, parallel))

@@ -111,7 +111,7 @@ impl Reader {
                     "'{path}' must be \"function\", \"custom\", \"namespace\" or a tool that OpenAI's API knows, not {}.",
                     fields::quoted(kind)
                 );
-                Err(ApiError::parameter(path, message).quoting_prompt())
+                Err(ApiError::parameter(path, message).unlogged())
             }
         }
     }
@@ -156,7 +156,7 @@ impl Reader {
                              only.",
                             fields::quoted(kind)
                         );
-                        return Err(ApiError::parameter("tool_choice.type", message).quoting_prompt());
+                        return Err(ApiError::parameter("tool_choice.type", message).unlogged());
                     }
                 }
             }
@@ -178,7 +178,7 @@ impl Reader {
                     "'{path}' must be \"none\", \"auto\", \"required\" or {{\"type\": \"function\", \"name\": …}}, not {}.",
                     fields::quoted(other)
                 );
-                Err(ApiError::parameter(path, message).quoting_prompt())
+                Err(ApiError::parameter(path, message).unlogged())
             }
         }
     }
@@ -192,7 +192,7 @@ impl Reader {
             return Ok(shown);
         }
         let message = format!("'{path}' is {}, which is not among 'tools'.", fields::quoted(name));
-        Err(ApiError::parameter(path, message).quoting_prompt())
+        Err(ApiError::parameter(path, message).unlogged())
     }
 
     fn allowed(&mut self, object: &Fields<'_>) -> Result<Choice, ApiError> {

@@ -85,7 +85,7 @@ impl<'v> Items<'v> {
                      additional_tools.",
                     quoted(kind)
                 );
-                Err(ApiError::parameter(path, message).quoting_prompt())
+                Err(ApiError::parameter(path, message).unlogged())
             }
         }
     }
@@ -109,7 +109,7 @@ impl<'v> Items<'v> {
             _ => {
                 let path = message.path("role");
                 let message = format!("'{path}' must be system, developer, user or assistant, not {}.", quoted(role));
-                Err(ApiError::parameter(path, message).quoting_prompt())
+                Err(ApiError::parameter(path, message).unlogged())
             }
         }
     }
@@ -209,7 +209,7 @@ fn text(item: &Fields<'_>, field: &str, instead: Option<&str>) -> Result<String,
                 let path = part.path("type");
                 let message =
                     format!("'{path}' is {}; this build of the server takes parts of text only.", quoted(kind));
-                return Err(ApiError::parameter(path, message).quoting_prompt());
+                return Err(ApiError::parameter(path, message).unlogged());
             }
         };
         whole.push_str(fields::string(part.required(field)?, &part.path(field))?);

@@ -41,7 +41,7 @@ fn is_ascending(order: &str) -> Result<bool, ApiError> {
         "desc" => Ok(false),
         other => {
             let message = format!("'order' must be asc or desc, not {}.", quoted(other));
-            Err(ApiError::parameter("order", message).quoting_prompt())
+            Err(ApiError::parameter("order", message).unlogged())
         }
     }
 }
@@ -51,7 +51,7 @@ fn wrong_limit() -> ApiError {
 }
 
 fn unknown_item(id: &str) -> ApiError {
-    ApiError::parameter("after", format!("'after' is {}, which is not among the items.", quoted(id))).quoting_prompt()
+    ApiError::parameter("after", format!("'after' is {}, which is not among the items.", quoted(id))).unlogged()
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub(crate) fn read(mut request: Value, shared: &Shared, counts: Arc<Counts>) -> 
     let earlier = match previous {
         Some(id) => {
             let conversation = shared.responses.conversation(id);
-            conversation.ok_or_else(|| ApiError::unknown_previous_response(id).quoting_prompt())?
+            conversation.ok_or_else(|| ApiError::unknown_previous_response(id).unlogged())?
         }
         None => Vec::new(),
     };
@@ -107,7 +107,7 @@ fn follow_reference(item: &mut Value, index: usize, shared: &Shared, room: &mut 
             "'{path}' refers to {}, which no response that is kept has given. Send the item itself.",
             quoted(id)
         );
-        return Err(ApiError::parameter(path, message).quoting_prompt());
+        return Err(ApiError::parameter(path, message).unlogged());
     };
     let left = room.checked_sub(bytes(&found));
     *room = left.ok_or_else(|| ApiError::body_too_large(shared.config.body_limit))?;
@@ -161,7 +161,7 @@ fn refuse_what_is_not_there(request: &Fields<'_>) -> Result<(), ApiError> {
         && !matches!(word, "auto" | "disabled")
     {
         let message = format!("'truncation' must be auto or disabled, not {}.", quoted(word));
-        return Err(ApiError::parameter("truncation", message).quoting_prompt());
+        return Err(ApiError::parameter("truncation", message).unlogged());
     }
     Ok(())
 }
@@ -181,17 +181,16 @@ fn check_metadata(request: &Fields<'_>) -> Result<(), ApiError> {
     }
     for (name, value) in metadata.entries() {
         // Names are the client's own words: they stand in the message, not in `param`, which is logged.
-        let name = (quoted(name), name.chars().count());
+        let (shown, length) = (quoted(name), name.chars().count());
         let Some(text) = value.as_str() else {
-            let message = format!("'metadata' must hold strings; that of {} is none.", name.0);
-            return Err(ApiError::parameter("metadata", message).quoting_prompt());
+            let message = format!("'metadata' must hold strings; that of {shown} is none.");
+            return Err(ApiError::parameter("metadata", message).unlogged());
         };
-        if name.1 > name_length || text.chars().count() > value_length {
+        if length > name_length || text.chars().count() > value_length {
             let message = format!(
-                "'metadata' may hold names of {name_length} characters and values of {value_length}; one of {} is longer.",
-                name.0
+                "'metadata' may hold names of {name_length} characters and values of {value_length}; one of {shown} is longer."
             );
-            return Err(ApiError::parameter("metadata", message).quoting_prompt());
+            return Err(ApiError::parameter("metadata", message).unlogged());
         }
     }
     Ok(())
@@ -207,7 +206,7 @@ fn reasoning_form(reasoning: Option<&Fields<'_>>) -> Result<ReasoningForm, ApiEr
             Some(other) => {
                 let path = reasoning.path(name);
                 let message = format!("'{path}' must be auto, concise or detailed, not {}.", quoted(other));
-                return Err(ApiError::parameter(path, message).quoting_prompt());
+                return Err(ApiError::parameter(path, message).unlogged());
             }
         }
     }

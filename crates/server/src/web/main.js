@@ -39,7 +39,7 @@ let view = null;
 /** The message that is being edited: its place in the conversation. */
 let editedAt = null;
 let model = null;
-/** The offer to take back what was removed of a conversation: `{from, hide}`. */
+/** The offer to take back what was removed of a conversation: `{id, hide}`. */
 let offer = null;
 /** Whether the page stays at the end of a text that grows. */
 let following = true;
@@ -119,22 +119,29 @@ function cutAt(at) {
 /** Lets people have back what followed a message that is written anew. */
 function offerBack({ from, messages, title, at }) {
   if (messages.length <= at + 1) return;
+  const { id } = from;
+  const { length } = from.messages;
   const run = () => {
-    running.get(from.id)?.run.stop();
-    running.delete(from.id);
-    Object.assign(from, { messages, title });
-    keep(from);
-    if (from.id === conversation.id) show(from);
+    // Who went elsewhere and came back may see it read anew from what is stored.
+    const shown = id === conversation.id ? conversation : null;
+    const now = running.get(id)?.conversation ?? shown ?? loadConversation(id);
+    // Deleted meanwhile, or gone on with in another tab.
+    if (!now || now.messages.length > length) return;
+    running.get(id)?.run.stop();
+    running.delete(id);
+    Object.assign(now, { messages, title });
+    keep(now);
+    if (id === conversation.id) show(now);
     else drawFrame();
   };
-  offer = { from, hide: toast("What followed has been removed.", { label: "Undo", run }) };
+  offer = { id, hide: toast("What followed has been removed.", { label: "Undo", run }) };
 }
 
 /** Has the model go on with the conversation. */
 function answer() {
   const asked = conversation;
   // Taking it back would remove what is asked now.
-  if (offer?.from === asked) offer.hide();
+  if (offer?.id === asked.id) offer.hide();
   const { messages } = asked;
   const reply = emptyReply();
   const before = [...messages];

@@ -178,7 +178,16 @@ fn no_id_of_a_response_is_logged() {
         assert!(request(server.address, method, path, &[], b"").text().contains("resp_sesame"));
         log.line(&[&format!("method={method} path=\"/v1/responses/"), "status=40"]);
     }
-    assert!(!log.text().contains("resp_sesame"));
+    for (mistyped, shown) in [
+        ("/v1/%72esponses/resp_sesame", "/v1/…/…"),
+        ("/v1/Responses/resp_sesame", "/v1/Responses/…"),
+        ("/response/resp%5Fsesame", "/response/…"),
+        ("/v1/models/RESP_SESAME", "/v1/models/…"),
+    ] {
+        assert_eq!(get(server.address, mistyped).status, 404);
+        log.line(&[&format!("path=\"{shown}\""), "status=404"]);
+    }
+    assert!(!log.text().to_ascii_lowercase().contains("sesame"));
 }
 
 #[test]
