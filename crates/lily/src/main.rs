@@ -1,5 +1,6 @@
 //! `lily`: the command line.
 
+mod allocator;
 mod bench;
 mod cache;
 mod chat;
@@ -28,6 +29,7 @@ use clap::Parser;
 use crate::cli::{Cli, Command};
 
 fn main() -> ExitCode {
+    allocator::map_large_blocks();
     let done = settings::with_file(std::env::args_os().collect())
         .and_then(|arguments| run_command(&Cli::parse_from(arguments)));
     match done {
