@@ -9,11 +9,12 @@ for target; do
   kept="fuzz/corpus/$target"
   chosen="$(mktemp -d)"
   cargo +nightly fuzz run "$target" "$chosen" "$kept" "${CARGO_TARGET_DIR:-fuzz/target}/corpus/$target" -- -set_cover_merge=1 -max_len=4096 -timeout=60
+  # Those that reach most are written first.
+  find "$chosen" -type f -printf '%T@ %f\n' | sort -n | cut -d' ' -f2 >"$chosen.list"
+  # What was kept goes only once there is something in its place.
+  [[ -s $chosen.list ]] || { echo "$target: no input reaches anything" >&2; exit 1; }
   rm -r "$kept"
   mkdir "$kept"
-  # Those that reach most are written first.
-  (cd "$chosen" && find . -type f -printf '%T@ %f\n' | sort -n | head -n "$MOST" | cut -d' ' -f2) | while read -r name; do
-    cp "$chosen/$name" "$kept/$name"
-  done
-  rm -r "$chosen"
+  head -n "$MOST" "$chosen.list" | while read -r name; do cp "$chosen/$name" "$kept/$name"; done
+  rm -r "$chosen" "$chosen.list"
 done

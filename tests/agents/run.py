@@ -11,9 +11,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +62,16 @@ class Server:
         self.requests = []
         threading.Thread(target=self.read, daemon=True).start()
 
+    def wait_until_idle(self):
+        """Returns once no request is under way and the log has told of all that were."""
+        while True:
+            with urllib.request.urlopen(f"{self.url}/status", timeout=60) as answer:
+                now = json.load(answer)["requests"]
+            told = len(self.requests)
+            time.sleep(0.5)
+            if now["running"] + now["queued"] == 0 and told == len(self.requests):
+                return
+
     def read(self):
         for line in self.process.stderr:
             if "INFO request" in line and 'method=POST' in line:
@@ -76,13 +89,21 @@ def install(package):
 
 
 def turn(server, name, environment, arguments):
-    """Starts the agent as `lily launch` prints; its exit code, and the requests that it made."""
+    """Starts the agent as `lily launch` prints; its exit code, `None` if it did not end, and the requests that it made."""
     before = len(server.requests)
     work = Path(environment["HOME"]) / "work"
     launch = [LILY, "launch", name, "--url", server.url, "--", *arguments]
     printed = subprocess.run(launch, env=environment, check=True, capture_output=True, text=True).stdout
     run = ["sh", "-c", printed]
-    code = subprocess.run(run, env=environment, cwd=work, stdin=subprocess.DEVNULL, timeout=PATIENCE).returncode
+    # A session of its own, so that what the shell starts ends with it.
+    agent = subprocess.Popen(run, env=environment, cwd=work, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        code = agent.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        os.killpg(agent.pid, signal.SIGKILL)
+        agent.wait()
+        code = None
+    server.wait_until_idle()
     return code, server.requests[before:]
 
 
@@ -100,11 +121,15 @@ def check(server, name):
         for request in requests:
             shown = ["path", "status", "prompt_tokens", "cached_tokens", "completion_tokens", "end"]
             print("  ", *(f"{field}={request.get(field)}" for field in shown), flush=True)
-        if code != 0:
+        if code is None:
+            faults.append(f"no end after {PATIENCE} s of turn {number}")
+        elif code != 0:
             faults.append(f"exit code {code} in turn {number}")
-        if not requests or any(request["status"] != 200 for request in requests):
+        # Of those that only count tokens nothing is read, and the log says nothing of the cache.
+        replied = [request for request in requests if "cached_tokens" in request]
+        if not replied or any(request["status"] != 200 for request in requests):
             faults.append(f"no or refused requests in turn {number}")
-        elif number == 2 and requests[0]["cached_tokens"] <= 0.9 * requests[0]["prompt_tokens"]:
+        elif number == 2 and replied[0]["cached_tokens"] <= 0.9 * replied[0]["prompt_tokens"]:
             faults.append("the second turn's prompt was not in the cache")
     print(f"{name}:", "; ".join(faults) or "good", flush=True)
     return not faults

@@ -24,6 +24,7 @@ from wire import CHAT, COMPLETIONS, MESSAGES, RESPONSES, Reply, add, whole
 
 GONE_AFTER = 0.5  # seconds at most until a client goes that does not wait for its reply
 SLOW_PIECE, SLOW_PAUSE = 64, 0.5  # bytes that a slow client reads, and seconds until it reads again
+STREAM_END = b"0\r\n\r\n"
 PATIENCE = 180.0  # seconds for one request: 32 clients share a small machine
 
 
@@ -156,11 +157,13 @@ async def slow_reader(url: str, number: int, report: Report) -> None:
         if not some.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(f"instead of a stream: {some!r}")
         report.slow += 1
-        while not some.endswith(b"0\r\n\r\n"):
+        # The end may come in two pieces.
+        while (last := some[-len(STREAM_END) :]) != STREAM_END:
             await asyncio.sleep(SLOW_PAUSE)
-            some = await loop.sock_recv(connection, SLOW_PIECE)
-            if not some:
+            more = await loop.sock_recv(connection, SLOW_PIECE)
+            if not more:
                 raise RuntimeError("the stream ended before its end")
+            some = last + more
         report.slow_ended += 1
 
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Compiles the CUDA text of all kernels for a GPU with Hopper's own ones and for one without. Needs no GPU; installs NVRTC for itself.
+# Compiles the CUDA text of all kernels for a GPU with Hopper's own ones and for one without. Needs no GPU; installs NVRTC for itself; exits with 3 where it
+# cannot be had.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" install --quiet --disable-pip-version-check nvidia-cuda-nvrtc
+"$work/venv/bin/pip" install --quiet --disable-pip-version-check nvidia-cuda-nvrtc || exit 3
 cargo run --quiet --locked -p lily-msl --example emit -- kernels "$work" cuda
 for options in "sm_90a" "sm_90a --tiny" "sm_80 --tiny"; do
   # shellcheck disable=SC2086  # options are words

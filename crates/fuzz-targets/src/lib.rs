@@ -1,4 +1,5 @@
-//! What the fuzzers run. Each function takes any bytes at all and panics if what it looks at does not hold for them.
+//! What the fuzzers run. Each function takes any bytes at all and panics if what it looks at does not hold for them. Its name
+//! is that of its folder in `fuzz/corpus`.
 //!
 //! `fuzz/` gives them the bytes that libFuzzer finds; a test of this crate gives them those that are kept in
 //! `fuzz/corpus`, on every run and with any compiler.
@@ -20,16 +21,3 @@ pub use request_bodies::request_bodies;
 pub use safetensors_header::safetensors_header;
 pub use template_inputs::template_inputs;
 pub use tool_calls::tool_calls;
-
-/// A name of a target and what it runs.
-pub type Target = (&'static str, fn(&[u8]));
-
-/// All targets, by the names of their folders in `fuzz/corpus`.
-pub const TARGETS: [Target; 6] = [
-    ("tool_calls", tool_calls),
-    ("reasoning", reasoning),
-    ("safetensors_header", safetensors_header),
-    ("request_bodies", request_bodies),
-    ("template_inputs", template_inputs),
-    ("grammars", grammars),
-];

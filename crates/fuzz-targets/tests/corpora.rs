@@ -3,8 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lily_fuzz_targets::TARGETS;
-
 fn inputs(target: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -13,15 +11,23 @@ fn inputs(target: &str) -> Vec<PathBuf> {
     inputs
 }
 
-#[test]
-fn kept_inputs_hold() {
-    for (name, target) in TARGETS {
-        let inputs = inputs(name);
-        assert!(inputs.len() >= 10, "{name} has a corpus");
-        for input in inputs {
-            // The last line before a panic says of which input it is.
-            println!("{}", input.display());
-            target(&fs::read(&input).expect("an input"));
-        }
+fn replay(target: &str, run: fn(&[u8])) {
+    let inputs = inputs(target);
+    assert!(inputs.len() >= 10, "{target} has a corpus");
+    for input in inputs {
+        // The last line before a panic says of which input it is.
+        println!("{}", input.display());
+        run(&fs::read(&input).expect("an input"));
     }
 }
+
+macro_rules! corpora {
+    ($($target:ident),*) => {
+        $(#[test]
+        fn $target() {
+            replay(stringify!($target), lily_fuzz_targets::$target);
+        })*
+    };
+}
+
+corpora!(tool_calls, reasoning, safetensors_header, request_bodies, template_inputs, grammars);
