@@ -274,6 +274,28 @@ mod tests {
         assert_eq!(Arc::as_ptr(&first.pages[1]), last, "whoever is left alone keeps the original");
     }
 
+    /// Field case 34: what is kept of a sequence is as large as what it needs, whatever it was cut from.
+    #[test]
+    fn what_is_kept_holds_nothing_besides() {
+        let exact = |state: &State| {
+            assert_eq!(state.pages.len(), 2);
+            assert!(state.recurrent.iter().all(|of| of.state.capacity() == 64 && of.window.capacity() == 24));
+        };
+        let mut state = State::new(&LAYOUT).expect("memory");
+        // Room for a long chunk, of which little was read.
+        state.reserve(&LAYOUT, 1000).expect("memory");
+        state.length = 70;
+        assert_eq!(state.pages.len(), 16);
+        let kept = state.fork().expect("memory");
+        exact(&kept);
+        let unused = Arc::downgrade(&state.pages[2]);
+        let frozen = Snapshot::of(state);
+        exact(&frozen.0);
+        assert!(unused.upgrade().is_none(), "the pages that nothing is in are free");
+        let bytes: u64 = frozen.pieces(&LAYOUT).iter().map(|piece| piece.bytes).sum();
+        assert_eq!(bytes, LAYOUT.recurrent_bytes() + 2 * LAYOUT.page_bytes());
+    }
+
     #[test]
     fn memory_grows_with_the_tokens_held() {
         let mut state = State::new(&LAYOUT).expect("memory");

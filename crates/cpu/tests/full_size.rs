@@ -170,6 +170,7 @@ fn a_lost_sequence_takes_no_other_with_it() {
     assert_eq!(outputs.expect("valid segments"), [Output::NoFiniteLogit, alone]);
 }
 
+/// Field case 32: at the longest context the workspace is what a chunk takes, and of scores those of one block.
 #[test]
 fn plan_of_the_whole_model() {
     const MIB: u64 = 1 << 20;

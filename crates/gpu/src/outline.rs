@@ -193,6 +193,24 @@ mod tests {
         }
     }
 
+    /// Field case 32: what a chunk of a prompt takes beside its sequence's own state does not grow with what came before it,
+    /// and a step of many sequences takes a little for each block of context. Nothing is of the context's square.
+    #[test]
+    fn the_workspace_is_bounded_at_any_context() {
+        let workspace = |step, context| Outline::new(&full_size(), step, context).expect("supported").workspace;
+        let short = workspace(Step::Prefill(2048), 4096);
+        assert!(short < 400 << 20, "{short}");
+        for context in [65_536, 180_224, 262_144] {
+            assert_eq!(workspace(Step::Prefill(2048), context), short, "context {context}");
+        }
+        let most = workspace(Step::Decode(8), 262_144);
+        assert!(most < 200 << 20, "{most}");
+        let half = workspace(Step::Decode(8), 131_072);
+        assert!(most <= 2 * half, "{most} after {half}");
+    }
+
+    /// Field case 35: a long context makes more dispatches, none of them longer; `device::metal::batches` cuts them into command
+    /// buffers that no watchdog ends.
     #[test]
     fn long_prefill_is_cut_into_short_dispatches() {
         let config = full_size();

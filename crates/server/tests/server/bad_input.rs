@@ -158,6 +158,7 @@ fn unknown_paths_methods_and_models() {
     assert_eq!(get(model(), &format!("/v1/models/{NAME}")).ok(), list["data"][0]);
 }
 
+/// Field case 38.
 #[test]
 fn a_prompt_over_the_context_is_refused_with_both_counts() {
     let limit = CONTEXT;
@@ -250,11 +251,27 @@ fn a_body_over_the_limit_is_refused() {
     send(900).ok();
 }
 
+/// Field case 12, on every endpoint that renders the template.
 #[test]
 fn a_template_that_refuses_gives_its_reason() {
     // The embedded template takes everything; the official one does not.
     let template = "{{ raise_exception('No user query found in messages.') }}";
     let server = with_template(Scripted::new(1000), template);
-    let (param, _, message) = chat(server.address, &hello(json!({}))).error(400);
-    assert_eq!((param, message.as_str()), (json!("messages"), "No user query found in messages."));
+    for (path, body) in [
+        ("/v1/chat/completions", hello(json!({}))),
+        ("/v1/responses", json!({"input": "Hello"})),
+        ("/v1/messages", hello(json!({"max_tokens": 9}))),
+        ("/v1/messages/count_tokens", hello(json!({}))),
+        ("/apply-template", hello(json!({}))),
+    ] {
+        let answer = post(server.address, path, &body);
+        let message = answer.json()["error"]["message"].clone();
+        assert_eq!((answer.status, message), (400, json!("No user query found in messages.")), "{path}");
+    }
+    let (param, ..) = chat(server.address, &hello(json!({}))).error(400);
+    assert_eq!(param, json!("messages"));
+    // A fault of the template's own is told as well, and is no fault of the server's.
+    let server = with_template(Scripted::new(1000), "{{ messages[0].content / 2 }}");
+    let (_, _, message) = chat(server.address, &hello(json!({}))).error(400);
+    assert!(!message.is_empty());
 }

@@ -70,3 +70,35 @@ fn case_6_and_8_cached_tokens_are_true_on_every_endpoint() {
         }
     }
 }
+
+/// Field case 44: what a model that reads text cannot see is no part of a prompt of which anything could be reused.
+#[test]
+fn case_44_images_are_refused_before_anything_is_read_or_kept() {
+    let server = model_with_cache();
+    wait_until("ready", || get(server.address, "/ready").status == 200);
+    let before = server.engine.stats();
+    for data in ["data:image/png;base64,AAAA", "data:image/png;base64,BBBB"] {
+        let user =
+            |part: Value| json!([{"role": "user", "content": [{"type": "text", "text": "What is this?"}, part]}]);
+        let source = json!({"type": "base64", "media_type": "image/png", "data": data});
+        for (path, body) in [
+            (
+                "/v1/chat/completions",
+                json!({"messages": user(json!({"type": "image_url", "image_url": {"url": data}}))}),
+            ),
+            (
+                "/v1/responses",
+                json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": data}]}]}),
+            ),
+            ("/v1/messages", json!({"max_tokens": 4, "messages": user(json!({"type": "image", "source": source}))})),
+        ] {
+            let answer = post(server.address, path, &body);
+            assert_eq!(answer.status, 400, "{path}: {}", answer.text());
+        }
+    }
+    let after = server.engine.stats();
+    assert_eq!(
+        (after.prefilled_tokens, after.cache.hits, after.cache.snapshots),
+        (before.prefilled_tokens, before.cache.hits, before.cache.snapshots)
+    );
+}

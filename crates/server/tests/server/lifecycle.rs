@@ -134,6 +134,7 @@ fn a_stop_string_ends_the_engines_work() {
     wait_until("it has ended", || server.engine.stats().running == 0);
 }
 
+/// Field case 39.
 #[test]
 fn a_long_prompt_keeps_its_stream_alive() {
     // One step of a long prompt takes longer than clients wait in silence.

@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(batches(&stages, work).len(), 2);
     }
 
-    /// No single dispatch may be long, for it cannot be cut; and a token must not wait for many command buffers.
+    /// Field case 35: no single dispatch may be long, for it cannot be cut; and a token must not wait for many command buffers.
     #[test]
     fn steps_of_the_35b_are_cut_as_they_should() {
         let config = include_bytes!("../../../../../models/qwen3.6-35b-a3b/config.json");

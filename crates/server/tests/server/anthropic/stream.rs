@@ -219,6 +219,7 @@ fn thinking_can_be_left_out() {
     assert_eq!(never_closed["content"][0]["thinking"], "Hm and so on");
 }
 
+/// Field case 39.
 #[test]
 fn a_long_prompt_is_told_in_pings() {
     // One step of a long prompt takes longer than clients wait in silence.

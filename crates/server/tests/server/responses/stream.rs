@@ -182,6 +182,7 @@ fn begin(server: &Server, request: &Value) -> Connection {
     connection
 }
 
+/// Field case 39.
 #[test]
 fn a_long_prompt_keeps_its_stream_alive() {
     let server = slow(Duration::from_millis(700));
