@@ -24,7 +24,7 @@ LILY_INLINE void make_gates(ChunkShared& shared, const float* decay, const float
   for (uint i = 0; i < 2; i++) {
     const uint t = lane * 2 + i;
     const float a = t < rows ? decay[t * VALUE_HEADS] : 1.0f;
-    g[i] = a > 0.0f ? log(double(a)) : double(LOG_OF_ZERO);
+    g[i] = a <= 0.0f ? double(LOG_OF_ZERO) : log(double(a));  // NaN stays NaN
     shared.betas[head][t] = t < rows ? beta[t * VALUE_HEADS] : 0.0f;
   }
   double sum = g[0] + g[1];

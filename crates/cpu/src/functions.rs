@@ -36,11 +36,17 @@ pub fn embed(table: Matrix<'_>, tokens: &[u32]) -> Vec<f32> {
 /// int8 planes: about 15 bits of the largest value of each group of 64.
 #[must_use]
 pub fn product(weight: Matrix<'_>, x: &[f32]) -> Vec<f32> {
+    product_on(Simd::Scalar, weight, x)
+}
+
+/// The same bits, by any instruction set that the machine has: for large matrices.
+#[must_use]
+pub fn product_on(simd: Simd, weight: Matrix<'_>, x: &[f32]) -> Vec<f32> {
     let rows = x.len() / weight.cols;
     let mut input = Activations::new();
-    input.set(Simd::Scalar, x, rows, weight.cols, Planes::Two);
+    input.set(simd, x, rows, weight.cols, Planes::Two);
     let mut out = vec![0.0; rows * weight.rows];
-    matmul(Simd::Scalar, &mut [Product { weight, input: &input, rows: None, out: &mut out }]);
+    matmul(simd, &mut [Product { weight, input: &input, rows: None, out: &mut out }]);
     out
 }
 

@@ -67,13 +67,13 @@ fn what_is_not_there_is_refused_with_numbers() {
     assert!(device.clear(&[buffer.all()]).is_err());
 }
 
-/// For the H200, whatever is here, as far as NVRTC is.
+/// For Hopper with its own kernels and for the oldest GPU that has what the others need, whatever is here, as far as NVRTC is.
 #[test]
 fn every_kernel_compiles() {
     let large = std::fs::read(in_crate("../../models/qwen3.6-35b-a3b/config.json")).unwrap();
     let configs = [Checkpoint::embedded().unwrap().config.clone(), Config::parse(&large).unwrap()];
-    for config in configs {
-        match cuda::compile("sm_90a", &Shapes::new(&config).unwrap().constants()) {
+    for (config, architecture) in configs.iter().flat_map(|config| ["sm_90a", "sm_80"].map(|name| (config, name))) {
+        match cuda::compile(architecture, &Shapes::new(config).unwrap().constants()) {
             Err(error) if error.to_string().contains("libnvrtc.so is not found") => println!("SKIPPED: {error}"),
             code => assert!(code.unwrap_or_else(|error| panic!("{error}")).starts_with(b"\x7fELF")),
         }

@@ -1,14 +1,20 @@
 //! What only an NVIDIA GPU can show. Without one, each test says that it is skipped and passes.
 //!
-//! `LILY_CUDA_CHECKPOINT=DIR` adds the tests with a large checkpoint, which may be one that `lily synth` wrote;
+//! `LILY_CUDA_CHECKPOINT=DIR` adds the tests with a large checkpoint; where no DIR is, one with random weights is written there, of
+//! the 35B's shapes and, with `LILY_CUDA_LAYERS=4`, of no more than four of its layers.
 //! `LILY_CUDA_SERIAL=1` runs every dispatch by itself, so that a fault is reported with its kernel's name.
 //! `LILY_CUDA_LENGTHS=512,4096` are the prompts whose speed is measured,
 //! `LILY_CUDA_ROWS=2048` the most rows of a step.
 
+mod accuracy;
+mod bits;
 mod device;
 mod draws;
 mod full;
+mod kernels;
 mod model;
+mod odd;
 mod reference;
 mod rows;
 mod support;
+mod watched;

@@ -1,5 +1,6 @@
 //! The embedded checkpoint on the GPU against the CPU backend.
 
+use std::slice;
 use std::sync::Arc;
 
 use lily_backend::Backend;
@@ -95,7 +96,7 @@ fn logits_are_the_references() {
     let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is whole");
     for length in [1, 9, 40] {
         let tokens = text(length * 11, length);
-        let theirs = reference::logits(&checkpoint, &tokens);
+        let theirs = reference::logits(&checkpoint.config, &checkpoint.weights, &tokens, slice::from_ref(&(0..length)));
         for chunk in [8, length] {
             let mut state = gpu.create().expect("a slot");
             let ours: Vec<f32> = tokens.chunks(chunk).flat_map(|part| logits(&mut gpu, &mut state, part)).collect();

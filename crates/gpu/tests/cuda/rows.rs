@@ -7,7 +7,7 @@ use lily_gpu::device::cuda::CudaDevice;
 use lily_gpu::{GpuBackend, Options, State};
 
 use crate::full;
-use crate::support::{device, logits, run};
+use crate::support::{device, logits, run, same_bits};
 
 /// Tokens held: none, such that rows lie on both sides of a page's end, whole pages, and a piece's end of attention.
 const HELD: [usize; 4] = [0, 60, 128, 64 * 64 - 4];
@@ -30,10 +30,6 @@ fn holding(gpu: &mut GpuBackend<CudaDevice>, tokens: &[u32]) -> State {
 fn steps(gpu: &mut GpuBackend<CudaDevice>, held: usize, tokens: &[u32]) -> Vec<f32> {
     let mut state = holding(gpu, &tokens[..held]);
     tokens[held..].iter().flat_map(|&token| logits(gpu, &mut state, &[token])).collect()
-}
-
-fn same_bits(ours: &[f32], theirs: &[f32]) -> bool {
-    ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(ours, theirs)| ours.to_bits() == theirs.to_bits())
 }
 
 fn rows_are_steps(gpu: &mut GpuBackend<CudaDevice>, vocabulary: usize) {

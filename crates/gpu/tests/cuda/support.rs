@@ -6,6 +6,10 @@ use std::{env, fs};
 
 use lily_backend::{Backend, Draw, Output, Segment, Want};
 use lily_gpu::device::cuda::{self, CudaDevice, Options};
+use lily_gpu::device::{Device, Tiles};
+
+/// Ids that the embedded model can print.
+pub(crate) const TINY_VOCABULARY: usize = 6113;
 
 /// The first GPU, or none with a word about it.
 pub(crate) fn device() -> Option<CudaDevice> {
@@ -16,6 +20,13 @@ pub(crate) fn device() -> Option<CudaDevice> {
     let serial = env::var_os("LILY_CUDA_SERIAL").is_some();
     let device = CudaDevice::open(Options { ordinal: 0, serial });
     Some(device.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// What the first GPU makes products of, and what every other does: the kernels of both run on it. Of no GPU, nothing.
+pub(crate) fn tiles() -> Vec<Tiles> {
+    let own = device().map(|device| device.tiles());
+    let plain = own.filter(|own| *own != Tiles::Simdgroup).map(|_| Tiles::Simdgroup);
+    own.into_iter().chain(plain).collect()
 }
 
 /// A path in this crate, wherever the checkout is when the test runs.
@@ -67,6 +78,11 @@ pub(crate) const fn greedy(vocabulary: usize, counter: u64) -> Draw<'static> {
     Draw { counter, ..Draw::greedy(vocabulary) }
 }
 
+/// Whether two lists of floats are the same to the bit.
+pub(crate) fn same_bits(ours: &[f32], theirs: &[f32]) -> bool {
+    ours.len() == theirs.len() && ours.iter().zip(theirs).all(|(ours, theirs)| ours.to_bits() == theirs.to_bits())
+}
+
 /// How near logits are to the CPU's.
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
@@ -107,6 +123,12 @@ impl Agreement {
         each.sort_by(f64::total_cmp);
         agreement.median = each[each.len() / 2];
         agreement
+    }
+
+    /// The root of the mean square of the difference.
+    pub(crate) fn root_mean_square(ours: &[f32], theirs: &[f32]) -> f64 {
+        let squares = ours.iter().zip(theirs).map(|(ours, theirs)| f64::from(ours - theirs).powi(2));
+        (squares.sum::<f64>() / theirs.len() as f64).sqrt()
     }
 }
 
