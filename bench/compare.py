@@ -3,6 +3,7 @@
 
     bench/compare.py --model DIR --gguf FILE --lengths 128,512,2048 --rounds 5      # llama.cpp
     bench/compare.py --model DIR --mlx --lengths 16 --steps 4 --rounds 1            # MLX-LM, on the very same checkpoint
+    bench/compare.py --model DIR --gguf FILE --device cuda --rounds 1 --repeats 3   # both on the GPU
 
 DIR comes from `lily synth`, FILE from bench/synthetic_gguf.py: the same shapes at about the same bits. Each round runs both
 engines, each in a process of its own: in turn, or at once on cores of their own (--cores 0,1 2,3), so that a machine whose
@@ -13,6 +14,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import shlex
 import statistics
 import subprocess
 import sys
@@ -25,12 +27,13 @@ def arguments():
     peer = parser.add_mutually_exclusive_group(required=True)
     peer.add_argument("--gguf")
     peer.add_argument("--mlx", action="store_true")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda", "metal"), help="of both")
     parser.add_argument("--simd", help="instructions Lily uses instead of the fastest")
     parser.add_argument("--lengths", default="128,512,2048")
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=1, help="of each length within a process")
-    parser.add_argument("--peer-prefills", type=int, help="llama.cpp prefills only so often and decodes from a kept state")
+    parser.add_argument("--peer-options", default="", help="more for the peer's script, as --peer-options='--prefills 1'")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--cores", nargs=2, metavar=("LILY", "PEER"), help="run both at once, each on these")
     return parser.parse_args()
@@ -71,7 +74,7 @@ def read_through(folder):
 def lily(args):
     read_through(args.model)
     simd = ["--simd", args.simd] if args.simd else []
-    command = [args.lily, "bench", "--model", args.model, *shape(args), *simd, "--json", "-"]
+    command = [args.lily, "bench", "--model", args.model, "--device", args.device, *shape(args), *simd, "--json", "-"]
     told = output_of(command, args.cores and args.cores[0])
     return figures({"steps": told["settings"]["steps"], "lengths": told["lengths"]})
 
@@ -79,7 +82,8 @@ def lily(args):
 def peer(args):
     script, model = ("mlx_figures.py", args.model) if args.mlx else ("llama_cpp_figures.py", args.gguf)
     command = [sys.executable, str(pathlib.Path(__file__).with_name(script)), model, *shape(args)]
-    command += ["--prefills", str(args.peer_prefills)] if args.peer_prefills else []
+    command += ["--gpu"] if args.device != "cpu" else []
+    command += shlex.split(args.peer_options)
     return figures(output_of(command, args.cores and args.cores[1]))
 
 
@@ -102,6 +106,8 @@ def table(rounds, name):
     for index, phase in enumerate(("prefill", "decode")):
         for length in rounds[0][0]:
             ours, theirs = ([value for both in rounds for value in both[side][length][index]] for side in (0, 1))
+            if not theirs:
+                continue
             left, right = statistics.median(ours), statistics.median(theirs)
             every = " ".join(f"{value:.2f}" for value in ours) + " | " + " ".join(f"{value:.2f}" for value in theirs)
             lines.append(f"{phase:>8} {length:>7} {left:>9.2f} {right:>10.2f} {left / right:>6.2f}   {every}")
