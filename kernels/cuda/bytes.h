@@ -7,10 +7,10 @@
 //
 // A tile is 16 outputs. An instruction multiplies 16 outputs by 32 columns by eight: a piece is two of the eight, of which
 // one has the columns of two lanes of a row and zeros elsewhere, the other those of the other two; for four-bit weights these are
-// two groups. The words of a tile come in bulk copies, as few and as large as they lie in one piece, counted by a barrier of the
-// tile; its scales and biases in pieces of 16 bytes to where eight rows meet all banks. All tiles of a block are on their way at
-// once, and before the kernel that makes the activations has ended. Each warp has its own columns; their sums are added up in
-// order of warps.
+// two groups. The words of a tile come in bulk copies, a row each, counted by a barrier of the tile, its scales and biases in pieces
+// of 16 bytes: both to where eight rows meet all banks, and the latter first, as the first product needs them all. All tiles of a
+// block are on their way at once, and before the kernel that makes the activations has ended. Each warp has its own columns; their
+// sums are added up in order of warps.
 #pragma once
 #include "byte_rows.h"
 
@@ -28,25 +28,24 @@ LILY_INLINE float low_bfloat(uint pair) { return as_type<float>(pair << 16); }
 LILY_INLINE float high_bfloat(uint pair) { return as_type<float>(pair & 0xffff0000u); }
 
 // A block's tiles of a matrix, of which TILES lie in shared memory: `source.at(tile, row, part)` is where a row of PART
-// columns begins, behind which TOGETHER rows lie in one piece, of the source.rows(tile) that there are.
-template <uint BITS, uint WARPS, uint TILES, uint COLUMNS, uint PART = COLUMNS, uint TOGETHER = TILE_OUTPUTS>
+// columns begins, of the source.rows(tile) that there are.
+template <uint BITS, uint WARPS, uint TILES, uint COLUMNS, uint PART = COLUMNS>
 struct ByteTiles {
   static constexpr uint BLOCK_COLUMNS = 512 / BITS, BLOCKS = COLUMNS / BLOCK_COLUMNS, PARTS = COLUMNS / PART;
-  static constexpr uint ROW_BYTES = PART * BITS / 8, EDGE_BYTES = PART / GROUP * 2;
+  static constexpr uint ROW_BYTES = PART * BITS / 8, ROW_PITCH = ROW_BYTES + 64, EDGE_BYTES = PART / GROUP * 2;
   static constexpr uint EDGE_PITCH = 2 * EDGE_BYTES + 16, ROWS_HELD = TILES * PARTS * TILE_OUTPUTS;
-  static constexpr uint WORD_BYTES = ROWS_HELD * ROW_BYTES, BYTES = WORD_BYTES + ROWS_HELD * EDGE_PITCH;
-  static constexpr uint COPIES = PARTS * (TILE_OUTPUTS / TOGETHER), EDGE_COPIES = PARTS * TILE_OUTPUTS * 2 * (EDGE_BYTES / 16);
+  static constexpr uint WORD_BYTES = ROWS_HELD * ROW_PITCH, BYTES = WORD_BYTES + ROWS_HELD * EDGE_PITCH;
+  static constexpr uint COPIES = PARTS * TILE_OUTPUTS, EDGE_COPIES = PARTS * TILE_OUTPUTS * 2 * (EDGE_BYTES / 16);
   static constexpr uint OWN = (BLOCKS + WARPS - 1) / WARPS, PART_BLOCKS = PART / BLOCK_COLUMNS;  // OWN of a warp
   uint memory;    // BYTES of shared memory: [TILES][PARTS][16] rows of words, as many rows of scales and biases
   uint barriers;  // TILES
 
   // Copy number i < COPIES of a tile's words; number i < EDGE_COPIES of what goes with them.
   template <class Source> LILY_INLINE void ask_words(const Source& source, uint slot, uint tile, uint i) const {
-    const uint row = i * TOGETHER % TILE_OUTPUTS, barrier = barriers + slot * 8;
-    const uint bytes = min(TOGETHER, source.rows(tile)) * ROW_BYTES;
-    if (i == 0) expect_bytes(barrier, COPIES * bytes);
-    copy_counted(memory + (slot * PARTS * TILE_OUTPUTS + i * TOGETHER) * ROW_BYTES, source.at(tile, row, i * TOGETHER / TILE_OUTPUTS).w,
-                 bytes, barrier);
+    const uint row = i % TILE_OUTPUTS, barrier = barriers + slot * 8;
+    if (i == 0) expect_bytes(barrier, source.rows(tile) * PARTS * ROW_BYTES);
+    if (row < source.rows(tile))
+      copy_counted(memory + (slot * COPIES + i) * ROW_PITCH, source.at(tile, row, i / TILE_OUTPUTS).w, ROW_BYTES, barrier);
   }
   template <class Source> LILY_INLINE void ask_edges(const Source& source, uint slot, uint tile, uint i) const {
     const uint piece = i % (EDGE_BYTES / 16), bias = i / (EDGE_BYTES / 16) % 2, place = i / (EDGE_BYTES / 8);
@@ -55,21 +54,25 @@ struct ByteTiles {
             (const uint4*)(bias == 0 ? from.scales : from.biases) + piece);
   }
 
-  // Tiles blockIdx.x, blockIdx.x + gridDim.x and so on, as far as there are so many.
-  template <class Source> LILY_INLINE void ask_all(const Source& source, uint count) const {
-    for (uint i = threadIdx.x; i < TILES * COPIES; i += WARPS * 32) {
-      const uint slot = i / COPIES, tile = blockIdx.x + slot * gridDim.x;
-      if (tile < count) ask_words(source, slot, tile, i % COPIES);
-    }
+  // Of tiles blockIdx.x, blockIdx.x + gridDim.x and so on, as far as there are so many, the parts that are wanted(tile, part).
+  template <class Source, class Wanted> LILY_INLINE void ask(const Source& source, uint count, Wanted wanted) const {
 #pragma unroll
     for (uint k = 0; k < (TILES * EDGE_COPIES + WARPS * 32 - 1) / (WARPS * 32); k++) {
       const uint i = k * WARPS * 32 + threadIdx.x, slot = i / EDGE_COPIES, tile = blockIdx.x + slot * gridDim.x;
-      if (slot < TILES && tile < count) ask_edges(source, slot, tile, i % EDGE_COPIES);
+      const uint part = i % EDGE_COPIES / (EDGE_COPIES / PARTS);
+      if (slot < TILES && tile < count && wanted(tile, part)) ask_edges(source, slot, tile, i % EDGE_COPIES);
     }
     close_copies();
+    for (uint i = threadIdx.x; i < TILES * COPIES; i += WARPS * 32) {
+      const uint slot = i / COPIES, tile = blockIdx.x + slot * gridDim.x;
+      if (tile < count && wanted(tile, i % COPIES / TILE_OUTPUTS)) ask_words(source, slot, tile, i % COPIES);
+    }
+  }
+  template <class Source> LILY_INLINE void ask_all(const Source& source, uint count) const {
+    ask(source, count, [](uint, uint) { return true; });
   }
 
-  LILY_INLINE void wait(uint slot, uint parity = 0) const { wait_for_phase(barriers + slot * 8, parity); }
+  LILY_INLINE void wait(uint slot, uint parity) const { wait_for_phase(barriers + slot * 8, parity); }
 
   // What a lane multiplies by, the same for all tiles: of one row it stays in registers.
   struct Held {
@@ -83,9 +86,9 @@ struct ByteTiles {
     const bool zero = t / 2 != group % 2;
     const uint4* pieces = staged.pieces[row][group / 2] + (min(block, BLOCKS - 1) * 4 + t) * (BITS == 4 ? 2 : 1);
 #pragma unroll
-    for (uint half = 0; half < (BITS == 4 ? 2 : 1); half++) {
-      const uint4 words = shared_words(shared_address(pieces + half));
-      held.pieces[i][half] = zero ? uint4(0u) : words;
+    for (uint part = 0; part < (BITS == 4 ? 2 : 1); part++) {
+      const uint4 words = shared_words(shared_address(pieces + part));
+      held.pieces[i][part] = zero ? uint4(0u) : words;
     }
     held.total[i] = staged.totals[row][BITS == 4 ? min(block, BLOCKS - 1) * 2 + t % 2 : min(block, BLOCKS - 1)];
   }
@@ -96,11 +99,11 @@ struct ByteTiles {
     return held;
   }
 
-  // The product with the staged rows, of which `held` is the first: lanes with lane % 4 < 2 leave
-  // output lane / 4 + 8 (lane % 4) at sums[warp][slot][row].
+  // The product of a tile with the staged rows, of which `held` is the first: lanes with lane % 4 < 2 have the warp's sum for output
+  // lane / 4 + 8 (lane % 4) of each row.
   template <uint ROWS>
   LILY_INLINE void multiply(const ByteRows<ROWS, COLUMNS, WARPS>& staged, const ByteScale (&scales)[ROWS], Held held, uint slot,
-                            float (*sums)[TILES][ROWS][TILE_OUTPUTS]) const {
+                            float (&results)[ROWS]) const {
     const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 4, t = lane % 4;
     float low[ROWS], high[ROWS], biased[ROWS];
 #pragma unroll
@@ -108,19 +111,19 @@ struct ByteTiles {
 #pragma unroll
     for (uint i = 0; i < OWN; i++) {
       const uint block = warp * OWN + i;
-      if (block >= BLOCKS) continue;
+      if (BLOCKS % WARPS != 0 && block >= BLOCKS) continue;
       const uint place = (slot * PARTS + block / PART_BLOCKS) * TILE_OUTPUTS, own = block % PART_BLOCKS;
-      const uint words = memory + (place + group) * ROW_BYTES + own * 64 + t * 16;
-      const uint4 a = shared_words(words), b = shared_words(words + 8 * ROW_BYTES);
+      const uint words = memory + (place + group) * ROW_PITCH + own * 64 + t * 16;
+      const uint4 a = shared_words(words), b = shared_words(words + 8 * ROW_PITCH);
       // Eight-bit blocks are one group: two of them share a pair.
       const uint edges = memory + WORD_BYTES + place * EDGE_PITCH + (BITS == 4 ? own : own / 2) * 4;
       const uint scale0 = shared_word(edges + group * EDGE_PITCH), scale1 = shared_word(edges + (group + 8) * EDGE_PITCH);
       const uint bias = shared_word(edges + (group + t / 2 * 8) * EDGE_PITCH + EDGE_BYTES);
       const bool odd = BITS == 4 ? t % 2 == 1 : block % 2 == 1;
       const float own_bias = odd ? high_bfloat(bias) : low_bfloat(bias);
-      const bool whole = BITS == 8 && block % 2 == 1, half = BITS == 8 && block % 2 == 0;
-      const float scale00 = whole ? high_bfloat(scale0) : low_bfloat(scale0), scale01 = half ? low_bfloat(scale0) : high_bfloat(scale0);
-      const float scale10 = whole ? high_bfloat(scale1) : low_bfloat(scale1), scale11 = half ? low_bfloat(scale1) : high_bfloat(scale1);
+      const bool second = BITS == 8 && block % 2 == 1, first = BITS == 8 && block % 2 == 0;
+      const float scale00 = second ? high_bfloat(scale0) : low_bfloat(scale0), scale01 = first ? low_bfloat(scale0) : high_bfloat(scale0);
+      const float scale10 = second ? high_bfloat(scale1) : low_bfloat(scale1), scale11 = first ? low_bfloat(scale1) : high_bfloat(scale1);
 #pragma unroll
       for (uint row = 0; row < ROWS; row++) {
         int products[4] = {0, 0, 0, 0};
@@ -150,9 +153,29 @@ struct ByteTiles {
       const float first = fma(low[row], unit, t < 2 ? biased[row] : 0.0f), second = fma(high[row], unit, t < 2 ? 0.0f : biased[row]);
       float sum = (t % 2 == 0 ? first : second) + simd_shuffle_xor(t % 2 == 0 ? second : first, ushort(1));
       sum += simd_shuffle_xor(sum, ushort(2));
-      if (t < 2) sums[warp][slot][row][group + t * 8] = sum;
+      results[row] = sum;
     }
   }
+  // Those of COUNT tiles from `first` on, of which there are `there`, when they have come: at sums[warp][slot][row]. In one piece,
+  // as the chain of a tile's instructions is long and none of them waits for another tile's.
+  template <uint COUNT, uint ROWS>
+  LILY_INLINE void multiply_slots(const ByteRows<ROWS, COLUMNS, WARPS>& staged, const ByteScale (&scales)[ROWS], const Held& held,
+                                  uint first, uint there, float (*sums)[TILES][ROWS][TILE_OUTPUTS], uint parity = 0) const {
+    const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
+#pragma unroll
+    for (uint i = 0; i < COUNT; i++)
+      if (first + i < there) wait(first + i, parity);
+    float results[COUNT][ROWS];  // of what is not there nobody takes any
+#pragma unroll
+    for (uint i = 0; i < COUNT; i++) multiply(staged, scales, held, first + i, results[i]);
+#pragma unroll
+    for (uint i = 0; i < COUNT; i++)
+#pragma unroll
+      for (uint row = 0; row < ROWS; row++)
+        if (t < 2) sums[warp][first + i][row][lane / 4 + t * 8] = results[i][row];
+  }
+  // How many of `count` tiles are this block's.
+  static LILY_INLINE uint tiles_there(uint count) { return (count - blockIdx.x + gridDim.x - 1) / gridDim.x; }
 };
 
 // What all warps have of an output.

@@ -78,15 +78,12 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256)
     new_windows[2 * channels + own_channel] = own_seen.w;
   }
   __syncthreads();
-  for (uint i = simd; i < segment.rows * 2; i += SIMDS) {  // q of a row, or its k
-    const float4 part = convolved[i / 2][i % 2 * K + lane];
-    const float length = simd_sum(add_product(part, part, 0.0f));
-    convolved[i / 2][i % 2 * K + lane] = part * unit_factor(length, i % 2 == 0);
-  }
-  __syncthreads();
 
   for (uint row = 0; row < segment.rows; row++) {
-    const float4 q = convolved[row][lane], k = convolved[row][K + lane];
+    float4 q = convolved[row][lane], k = convolved[row][K + lane];
+    const float q_length = simd_sum(add_product(q, q, 0.0f)), k_length = simd_sum(add_product(k, k, 0.0f));
+    q *= unit_factor(q_length, true);
+    k *= unit_factor(k_length, false);
     const float v = ((const float*)convolved[row])[2 * DELTA_HEAD + simd * OWN + lane / (32 / OWN)];
     float products[OWN];
 #pragma unroll

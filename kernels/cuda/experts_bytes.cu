@@ -2,7 +2,7 @@
 // (ceil(EXPERTS + 1, 16), rows), (one block a multiprocessor, rows) and (HIDDEN / 16, rows), 512, 512 and 576 threads.
 //
 // A tile of experts_up is 8 gates and the 8 ups beside them, so that both meet in one lane's sums. experts_down takes all ranks'
-// columns for one row of 9 EXPERT_WIDTH.
+// columns for one row of 9 EXPERT_WIDTH. The shared expert's weights are on their way before it is known which others are chosen.
 #include "bytes.h"
 #include "project_bytes.cu"
 
@@ -43,8 +43,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   stage_bytes<8, true>(staged, all, gain0, gain1,
                        [&](uint, uint column, uint i) { return *(const float4*)(source + column + i * 4); });
   const auto held = tiles.hold(staged);
-  tiles.wait(0);
-  tiles.multiply(staged, all, held, 0, sums);
+  tiles.multiply_slots<1>(staged, all, held, 0, 1, sums);
   __syncthreads();
   const uint output = blockIdx.x * TILE_OUTPUTS + threadIdx.x;
   if (threadIdx.x < TILE_OUTPUTS && output <= EXPERTS)
@@ -63,13 +62,17 @@ LILY_INLINE Choice top_experts_quickly(const float* logits, uint lane) {
   uint own_expert = 0, own_key = 0;
 #pragma unroll
   for (uint r = 0; r < CHOSEN; r++) {
-    uint best = keys[0], at = lane;
+    uint best[OWN], at[OWN];
 #pragma unroll
-    for (uint i = 1; i < OWN; i++) {
-      at = keys[i] > best ? i * 32 + lane : at;
-      best = metal::max(keys[i], best);
-    }
-    const uint key = __reduce_max_sync(~0u, best), expert = __reduce_min_sync(~0u, best == key ? at : NONE);
+    for (uint i = 0; i < OWN; i++) best[i] = keys[i], at[i] = i * 32 + lane;
+#pragma unroll
+    for (uint step = 1; step < OWN; step *= 2)
+#pragma unroll
+      for (uint i = 0; i < OWN; i += 2 * step) {
+        at[i] = best[i + step] > best[i] ? at[i + step] : at[i];
+        best[i] = metal::max(best[i + step], best[i]);
+      }
+    const uint key = __reduce_max_sync(~0u, best[0]), expert = __reduce_min_sync(~0u, best[0] == key ? at[0] : NONE);
     own_expert = lane == r ? expert : own_expert;
     own_key = lane == r ? key : own_key;
 #pragma unroll
@@ -99,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                           const bfloat* shared_gate_scales, const bfloat* shared_gate_biases, const uint* shared_up_w,
                           const bfloat* shared_up_scales, const bfloat* shared_up_biases, const float* x, const float* gain,
                           const float* logits, const Row* rows, float* hidden, Choice* choices) {
-  using Tiles = ByteTiles<4, BYTES_WARPS, UP_TILES, HIDDEN, HIDDEN, PAIRS>;
+  using Tiles = ByteTiles<4, BYTES_WARPS, UP_TILES, HIDDEN>;
   using Staged = ByteRows<1, HIDDEN, BYTES_WARPS>;
   __shared__ uint experts[CHOSEN];
   __shared__ ulong barriers[UP_TILES];
@@ -109,36 +112,37 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   auto sums = (float (*)[UP_TILES][1][TILE_OUTPUTS])(&staged + 1);
   constexpr uint COUNT = RANKS * EXPERT_WIDTH / PAIRS;
   const uint row = blockIdx.y, column = min(threadIdx.x * 8, HIDDEN - 8);
-  const bool padding = rows[row].slot == NONE;
+  let_later_begin();
+  if (rows[row].slot == NONE) {
+    wait_for_earlier();
+    return;
+  }
   const float4 gain0 = *(const float4*)(gain + column), gain1 = *(const float4*)(gain + column + 4);
   start_counting(barriers, UP_TILES);
+  const UpRows source{{gate_w, gate_scales, gate_biases}, {up_w, up_scales, up_biases},
+                      {shared_gate_w, shared_gate_scales, shared_gate_biases},
+                      {shared_up_w, shared_up_scales, shared_up_biases}, experts};
+  const auto shared = [](uint tile, uint) { return tile / (EXPERT_WIDTH / PAIRS) == CHOSEN; };
+  tiles.ask(source, COUNT, shared);
   wait_for_earlier();
-  if (padding) return;
   if (threadIdx.x / 32 == BYTES_WARPS - 1) {
     const uint lane = threadIdx.x % 32;
     const float* row_logits = logits + row * (EXPERTS + 1);
-    const float shared = row_logits[EXPERTS];
+    const float shared_logit = row_logits[EXPERTS];
     Choice own = top_experts_quickly(row_logits, lane);
-    if (lane == CHOSEN) own = Choice{EXPERTS, sigmoid(shared)};
+    if (lane == CHOSEN) own = Choice{EXPERTS, sigmoid(shared_logit)};
     if (lane < CHOSEN) experts[lane] = own.expert;
     if (lane < RANKS && blockIdx.x == 0) choices[row * RANKS + lane] = own;
   }
   __syncthreads();
-  let_later_begin();
-  const UpRows source{{gate_w, gate_scales, gate_biases}, {up_w, up_scales, up_biases},
-                      {shared_gate_w, shared_gate_scales, shared_gate_biases},
-                      {shared_up_w, shared_up_scales, shared_up_biases}, experts};
-  tiles.ask_all(source, COUNT);
+  tiles.ask(source, COUNT, [&](uint tile, uint part) { return !shared(tile, part); });
   ByteScale all[1];
   stage_bytes<4, true>(staged, all, gain0, gain1,
                        [&](uint, uint column, uint i) { return *(const float4*)(x + row * HIDDEN + column + i * 4); });
   const auto held = tiles.hold(staged);
-#pragma unroll
-  for (uint slot = 0; slot < UP_TILES; slot++) {
-    if (blockIdx.x + slot * gridDim.x >= COUNT) continue;
-    tiles.wait(slot);
-    tiles.multiply(staged, all, held, slot, sums);
-  }
+  constexpr uint FIRST = 3;  // the rest is still on its way
+  tiles.multiply_slots<FIRST>(staged, all, held, 0, tiles.tiles_there(COUNT), sums);
+  tiles.multiply_slots<UP_TILES - FIRST>(staged, all, held, FIRST, tiles.tiles_there(COUNT), sums);
   __syncthreads();
   const uint slot = threadIdx.x / PAIRS, tile = blockIdx.x + slot * gridDim.x, pair = threadIdx.x % PAIRS;
   if (slot < UP_TILES && tile < COUNT) {
@@ -160,7 +164,7 @@ struct DownRows {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(576, 1)
+extern "C" __global__ void __launch_bounds__(576, 2)
     lily_experts_down_bytes(const uint* down_w, const bfloat* down_scales, const bfloat* down_biases, const uint* shared_w,
                             const bfloat* shared_scales, const bfloat* shared_biases, const float* hidden,
                             const Choice* choices, const Row* rows, float* x) {
@@ -179,9 +183,10 @@ extern "C" __global__ void __launch_bounds__(576, 1)
     return;
   }
   start_counting(barriers, 1);
+  const DownRows source{{down_w, down_scales, down_biases}, {shared_w, shared_scales, shared_biases}, choices + row * RANKS};
+  tiles.ask(source, HIDDEN / TILE_OUTPUTS, [](uint, uint part) { return part == CHOSEN; });
   wait_for_earlier();  // whose weights are asked for is in `choices`
-  tiles.ask_all(DownRows{{down_w, down_scales, down_biases}, {shared_w, shared_scales, shared_biases}, choices + row * RANKS},
-                HIDDEN / TILE_OUTPUTS);
+  tiles.ask(source, HIDDEN / TILE_OUTPUTS, [](uint, uint part) { return part != CHOSEN; });
   float* place = x + row * HIDDEN + blockIdx.x * TILE_OUTPUTS + threadIdx.x % TILE_OUTPUTS;
   const float before = *place, weight = choices[row * RANKS + min(threadIdx.x * 8 / EXPERT_WIDTH, RANKS - 1)].weight;
   ByteScale all[1];
@@ -189,8 +194,7 @@ extern "C" __global__ void __launch_bounds__(576, 1)
     return *(const float4*)(hidden + row * COLUMNS + column + i * 4) * weight;
   });
   const auto held = tiles.hold(staged);
-  tiles.wait(0);
-  tiles.multiply(staged, all, held, 0, sums);
+  tiles.multiply_slots<1>(staged, all, held, 0, 1, sums);
   __syncthreads();
   if (threadIdx.x < TILE_OUTPUTS) *place = before + sum_of_warps<DOWN_WARPS>(sums, 0, 0, threadIdx.x) * all[0].norm;
 }

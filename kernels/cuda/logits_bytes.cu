@@ -27,26 +27,30 @@ LILY_INLINE void logits_bytes(Matrix matrix, const float* x, const float* gain, 
   stage_bytes<4, true>(staged, scales, gain0, gain1, [&](uint row, uint column, uint i) {
     return *(const float4*)(x + (picked[row] == NONE ? 0 : picked[row]) * HIDDEN + column + i * 4);
   });
-  const uint row = threadIdx.x / TILE_OUTPUTS % ROWS, output = threadIdx.x % TILE_OUTPUTS;
+  constexpr uint AT_ONCE = ROWS == 1 ? 2 : 1;  // tiles, as registers allow
+  static_assert(TILES % AT_ONCE == 0, "they lie side by side");
+  const uint row = threadIdx.x / TILE_OUTPUTS % ROWS, output = threadIdx.x % TILE_OUTPUTS, which = threadIdx.x / TILE_OUTPUTS / ROWS;
   float norm = scales[0].norm;
 #pragma unroll
   for (uint r = 1; r < ROWS; r++) norm = r == row ? scales[r].norm : norm;
-  const bool writes = threadIdx.x < ROWS * TILE_OUTPUTS && picked[row] != NONE;
+  const bool writes = which < AT_ONCE && picked[row] != NONE;
+  const uint asking = BYTES_WARPS * 32 - 1 - threadIdx.x, asked = asking / Tiles::EDGE_COPIES, copy = asking % Tiles::EDGE_COPIES;
   const auto held = tiles.hold(staged);
   uint slot = 0, parity = 0;
-  for (uint tile = blockIdx.x; tile < COUNT; tile += gridDim.x) {
-    tiles.wait(slot, parity);
-    tiles.multiply(staged, scales, held, slot, sums);
-    leave_copies<TILES - 2>();  // the next tile's are there
+  for (uint tile = blockIdx.x; tile < COUNT; tile += AT_ONCE * gridDim.x) {
+    const uint there = slot + min(AT_ONCE, (COUNT - tile + gridDim.x - 1) / gridDim.x);
+    tiles.template multiply_slots<AT_ONCE>(staged, scales, held, slot, there, sums, parity);
+    leave_copies<TILES / AT_ONCE - 2>();  // the next tiles' are there
     __syncthreads();
-    const uint later = tile + TILES * gridDim.x, asking = BYTES_WARPS * 32 - 1 - threadIdx.x;
-    if (asking < Tiles::EDGE_COPIES && later < COUNT) {
-      if (asking < Tiles::COPIES) tiles.ask_words(source, slot, later, asking);
-      tiles.ask_edges(source, slot, later, asking);
+    const uint later = tile + (TILES + asked) * gridDim.x, place = tile + which * gridDim.x;
+    if (asked < AT_ONCE && later < COUNT) {
+      if (copy < Tiles::COPIES) tiles.ask_words(source, slot + asked, later, copy);
+      tiles.ask_edges(source, slot + asked, later, copy);
     }
     close_copies();
-    if (writes) y[row * VOCABULARY + tile * TILE_OUTPUTS + output] = sum_of_warps<BYTES_WARPS>(sums, slot, row, output) * norm;
-    slot = slot + 1 == TILES ? 0 : slot + 1;
+    if (writes && place < COUNT)
+      y[row * VOCABULARY + place * TILE_OUTPUTS + output] = sum_of_warps<BYTES_WARPS>(sums, slot + which, row, output) * norm;
+    slot = slot + AT_ONCE == TILES ? 0 : slot + AT_ONCE;
     parity ^= slot == 0;
   }
 }

@@ -55,12 +55,10 @@ LILY_INLINE void project_norm_bytes(const StackedRows& source, const float* x, c
   stage_bytes<4, true>(staged, scales, gain0, gain1,
                        [&](uint row, uint column, uint i) { return *(const float4*)(x + row * HIDDEN + column + i * 4); });
   const auto held = tiles.hold(staged);
+  constexpr uint AT_ONCE = ROWS == 1 ? 3 : 1;  // as registers allow
 #pragma unroll
-  for (uint slot = 0; slot < TILES; slot++) {
-    if (blockIdx.x + slot * gridDim.x >= count) continue;
-    tiles.wait(slot);
-    tiles.multiply(staged, scales, held, slot, sums);
-  }
+  for (uint slot = 0; slot < TILES; slot += AT_ONCE)
+    tiles.template multiply_slots<AT_ONCE>(staged, scales, held, slot, tiles.tiles_there(count), sums);
   __syncthreads();
   for (uint i = threadIdx.x; i < TILES * ROWS * TILE_OUTPUTS; i += BYTES_WARPS * 32) {
     const uint row = i / (TILES * TILE_OUTPUTS), slot = i / TILE_OUTPUTS % TILES, output = i % TILE_OUTPUTS;
@@ -103,8 +101,7 @@ LILY_INLINE void project_add_bytes(Matrix matrix, const float* input, float* x) 
   stage_bytes<4, false>(staged, scales, float4(1.0f), float4(1.0f),
                         [&](uint row, uint column, uint i) { return *(const float4*)(input + row * INNER + column + i * 4); });
   const auto held = tiles.hold(staged);
-  tiles.wait(0);
-  tiles.multiply(staged, scales, held, 0, sums);
+  tiles.template multiply_slots<1>(staged, scales, held, 0, 1, sums);
   __syncthreads();
   float norm = scales[0].norm;
 #pragma unroll
@@ -119,7 +116,7 @@ LILY_INLINE void project_add_bytes(Matrix matrix, const float* input, float* x, 
   else project_add_bytes<ROWS, VALUE_HEADS * DELTA_HEAD>(matrix, input, x);
 }
 
-extern "C" __global__ void __launch_bounds__(512, 1)
+extern "C" __global__ void __launch_bounds__(576, 2)  // 56 registers: beside experts_down's blocks
     lily_project_norm_bytes_1(const uint* w0, const bfloat* scales0, const bfloat* biases0, const uint* w1,
                               const bfloat* scales1, const bfloat* biases1, const uint* w2, const bfloat* scales2,
                               const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,

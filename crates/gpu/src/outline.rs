@@ -258,7 +258,7 @@ mod tests {
             let incoming = |index| plan.edges.iter().filter(|&&(_, later)| later == index).count();
             let counts: Vec<(&str, usize)> =
                 early.map(|(index, dispatch)| (dispatch.kernel.name, incoming(index))).collect();
-            assert_eq!(counts.len(), 30 * 6 + 10 * 7 + 1);
+            assert_eq!(counts.len(), 30 * 6 + 10 * 8 + 1);
             assert!(counts.iter().all(|&(_, count)| count == 1), "{counts:?}");
         }
     }

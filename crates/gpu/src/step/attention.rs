@@ -33,8 +33,9 @@ pub(super) fn few(
     let projected = work.projected.part(0, (rows * attention_projected(shapes)) as u64);
     let mixed = work.mixed.part(0, (rows * shapes.query_size()) as u64);
     project_few(model, recorder, rows, &[&weights.q_gate, &weights.k, &weights.v], work.x, norm, projected);
-    prepare(model, recorder, rows, weights, cache, projected, work.q);
     let early = bytes::begin_early(model);
+    let kernel = if early { &bytes::ATTENTION_PREPARE } else { &ATTENTION_PREPARE };
+    recorder.add(Dispatch { kernel, ..prepare(model, rows, weights, cache, projected, work.q) });
     let (block, blocks_u32) = (CONTEXT_BLOCK as u32, blocks as u32);
     let pieces = (blocks * CONTEXT_BLOCK / PAGE).min(bytes::ATTENTION_PIECES) as u32;
     let attend = AttentionBlock {
@@ -85,7 +86,7 @@ pub(super) fn many(
     let projected = work.mixer.projected.part(0, (rows * attention_projected(shapes)) as u64);
     let mixed = work.mixer.mixed.part(0, (rows * shapes.query_size()) as u64);
     project_many(model, recorder, rows, &[&weights.q_gate, &weights.k, &weights.v], norm, projected, work);
-    prepare(model, recorder, rows, weights, cache, projected, work.mixer.q);
+    recorder.add(prepare(model, rows, weights, cache, projected, work.mixer.q));
     // Hopper GPUs drive no displays.
     let (kernel, queries, most) = match model.sizes.tiles {
         Tiles::Warpgroup => (&warpgroup::ATTENTION_PREFILL, warpgroup::QUERIES, usize::MAX),
@@ -123,13 +124,12 @@ pub(super) fn many(
 /// Norms, RoPE, and the new keys and values into their pages.
 fn prepare(
     model: &Model<'_>,
-    recorder: &mut Recorder,
     rows: usize,
     weights: &AttentionWeights,
     cache: &Cache,
     projected: Slice<f32>,
     q: Slice<f32>,
-) {
+) -> Dispatch {
     let (shapes, memory) = (model.shapes, model.memory);
     let stride = attention_projected(shapes);
     // Columns of the stacked rows: from the first row's on to the end.
@@ -154,7 +154,7 @@ fn prepare(
         [heads.div_ceil(ATTENTION_PREPARE.simdgroups()) as u32, rows as u32, 1],
         ATTENTION_PREPARE.max_threads,
     );
-    recorder.add(prepare.costing(&touched(model, cache, rows, rows), (rows * heads * HEAD * 2) as u64));
+    prepare.costing(&touched(model, cache, rows, rows), (rows * heads * HEAD * 2) as u64)
 }
 
 /// What a dispatch reads or writes of the memory of all sequences: so many tokens' keys and values, and records.

@@ -8,6 +8,8 @@ mod attention;
 pub(crate) mod bytes;
 mod delta_net;
 mod embed;
+#[cfg(test)]
+mod entries;
 mod head;
 mod moe;
 mod product;
