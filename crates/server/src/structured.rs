@@ -149,7 +149,8 @@ pub(crate) fn binding(
         return Ok(format);
     }
     let function = if let Choice::Named(name) = &tools.choice { Some(name.as_str()) } else { None };
-    let calls = ForcedCalls { definitions: &tools.definitions, function, parallel: !tools.single() };
+    let definitions: Vec<Value> = tools.callable().cloned().collect();
+    let calls = ForcedCalls { definitions: &definitions, function, parallel: !tools.single() };
     shared.grammars()?.calls(&calls, primed).map(Some).map_err(|error| refusal(&error, "tools", "bind a call"))
 }
 

@@ -15,6 +15,10 @@ pub(crate) struct Tools {
     pub(crate) definitions: Vec<Value>,
     /// The names of those that the prompt's head does not show, as they come up later in the conversation.
     pub(crate) deferred: HashSet<String>,
+    /// Those that the conversation defines, and shows where it does; one takes the place of one of its name above.
+    pub(crate) later: Vec<Value>,
+    /// The names of those that cannot be called any more.
+    pub(crate) withdrawn: HashSet<String>,
     pub(crate) choice: Choice,
     /// Whether a reply may hold more than one call.
     pub(crate) parallel: bool,
@@ -54,9 +58,9 @@ impl Tools {
         }
         let tools = Self {
             definitions: definitions.to_vec(),
-            deferred: HashSet::new(),
             choice: read_choice(request)?,
             parallel: request.boolean("parallel_tool_calls")?.unwrap_or(true),
+            ..Self::default()
         };
         tools.check_choice()?;
         Ok(tools)
@@ -78,8 +82,16 @@ impl Tools {
         }
     }
 
+    /// Those that a reply may call.
+    pub(crate) fn callable(&self) -> impl Iterator<Item = &Value> {
+        let is_replaced = |tool: &Value| self.later.iter().any(|later| name(later) == name(tool));
+        let is_withdrawn = |tool: &Value| name(tool).is_some_and(|name| self.withdrawn.contains(name));
+        let earlier = self.definitions.iter().filter(move |tool| !is_replaced(tool));
+        earlier.chain(&self.later).filter(move |tool| !is_withdrawn(tool))
+    }
+
     fn names(&self) -> impl Iterator<Item = &str> {
-        self.definitions.iter().filter_map(name)
+        self.callable().filter_map(name)
     }
 
     /// What the prompt's head shows.
@@ -96,13 +108,14 @@ impl Tools {
 
     /// What calls in the reply are read by; `None` if nothing in it is a call.
     pub(crate) fn set(&self) -> Option<Arc<ToolSet>> {
-        let may_call = !self.definitions.is_empty() && self.choice != Choice::None;
-        may_call.then(|| Arc::new(ToolSet::new(&self.definitions)))
+        let callable: Vec<Value> = self.callable().cloned().collect();
+        let may_call = !callable.is_empty() && self.choice != Choice::None;
+        may_call.then(|| Arc::new(ToolSet::new(&callable)))
     }
 
     /// Whether the model sees tools and may not call them.
     pub(crate) fn are_forbidden(&self) -> bool {
-        !self.definitions.is_empty() && self.choice == Choice::None
+        !self.definitions.is_empty() && (self.choice == Choice::None || self.callable().next().is_none())
     }
 
     /// Whether the reply ends with its first call.
@@ -116,7 +129,7 @@ impl Tools {
     /// Where any function may be called, its name is the model's to choose. The text ends where tokens end in what the
     /// model was trained on: `=` and the name after it share one.
     pub(crate) fn primer(&self) -> String {
-        let only = || self.names().next().filter(|_| self.definitions.len() == 1);
+        let only = || self.names().next().filter(|_| self.names().count() == 1);
         let name = match &self.choice {
             Choice::Auto | Choice::None => return String::new(),
             Choice::Required => only(),

@@ -1,7 +1,7 @@
 //! Anthropic's messages, made into those of OpenAI's chat form, which templates and replay know.
 
+use super::changes::Shown;
 use super::system::join;
-use super::tools::Found;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::tools::Tools;
@@ -29,10 +29,14 @@ impl Messages {
             Some(other) => return Err(fields::wrong_type("messages", "an array", &other)),
         };
         let mut read = Self::default();
-        let mut found = Found::new(tools);
+        let mut shown = Shown::new(tools);
+        let last_of_user = messages.iter().rposition(|message| message["role"] == "user").unwrap_or(0);
         for (index, message) in messages.iter().enumerate() {
             let is_last = index + 1 == messages.len();
-            read.take(&Fields::of(message, &format!("messages[{index}]"))?, is_last, &mut found)?;
+            let message = Fields::of(message, &format!("messages[{index}]"))?;
+            // Such a message is gone with the next of the user's, but not what it changed about tools.
+            let is_gone = index < last_of_user && message.string("clear_at")? == Some("next_user_message");
+            read.take(&message, Place { is_last, is_gone }, &mut shown)?;
         }
         if read.messages.is_empty() {
             return Err(ApiError::parameter("messages", "'messages' is empty."));
@@ -40,24 +44,31 @@ impl Messages {
         Ok(read)
     }
 
-    fn take(&mut self, message: &Fields<'_>, is_last: bool, found: &mut Found<'_>) -> Result<(), ApiError> {
+    fn take(&mut self, message: &Fields<'_>, place: Place, shown: &mut Shown<'_>) -> Result<(), ApiError> {
         let role = fields::string(message.required("role")?, &message.path("role"))?;
+        if role == "system" && message.value("content").is_none() && message.value("output_config").is_some() {
+            return Ok(());
+        }
         let blocks = match message.required("content")? {
             Value::String(text) => vec![Block::Text(text)],
             Value::Array(blocks) => blocks
                 .iter()
                 .enumerate()
                 .map(|(index, block)| {
-                    Block::read(&Fields::of(block, &format!("{}[{index}]", message.path("content")))?, found)
+                    Block::read(&Fields::of(block, &format!("{}[{index}]", message.path("content")))?, shown)
                 })
                 .collect::<Result<_, _>>()?,
             other => return Err(fields::wrong_type(&message.path("content"), "a string or an array of blocks", other)),
         };
         match role {
-            "user" | "system" => self.others(role, blocks, message),
+            "user" => self.others(role, blocks, message),
+            "system" => {
+                let stays = |block: &Block<'_>| !place.is_gone || !matches!(block, Block::Text(_));
+                self.others(role, blocks.into_iter().filter(stays).collect(), message)
+            }
             "assistant" => {
                 let turn = Turn::of(blocks, message)?;
-                if !is_last {
+                if !place.is_last {
                     self.messages.push(turn.into_message());
                 } else if turn.calls.is_empty() {
                     self.prefill = Some(turn.text.trim_end().to_owned()).filter(|text| !text.is_empty());
@@ -80,7 +91,8 @@ impl Messages {
         let mut texts = Vec::new();
         for (index, block) in blocks.into_iter().enumerate() {
             match block {
-                Block::Text(text) => texts.push(text),
+                Block::Text(text) => texts.push(Cow::from(text)),
+                Block::Change(text) if role == "system" => texts.extend((!text.is_empty()).then_some(text.into())),
                 Block::ToolResult { id, text } if role == "user" => {
                     self.say(role, std::mem::take(&mut texts));
                     self.messages.push(json!({"role": "tool", "tool_call_id": id, "content": text}));
@@ -92,11 +104,19 @@ impl Messages {
         Ok(())
     }
 
-    fn say(&mut self, role: &str, texts: Vec<&str>) {
+    fn say(&mut self, role: &str, texts: Vec<Cow<'_, str>>) {
         if !texts.is_empty() {
-            self.messages.push(json!({"role": role, "content": join(texts)}));
+            self.messages.push(json!({"role": role, "content": join(texts.iter().map(Cow::as_ref))}));
         }
     }
+}
+
+/// Where a message stands.
+#[derive(Clone, Copy)]
+struct Place {
+    is_last: bool,
+    /// Its text is not shown any more.
+    is_gone: bool,
 }
 
 /// What the assistant said.
@@ -152,10 +172,12 @@ enum Block<'v> {
         id: &'v str,
         text: String,
     },
+    /// What is said of tools that come or go.
+    Change(String),
 }
 
 impl<'v> Block<'v> {
-    fn read(block: &Fields<'v>, found: &mut Found<'_>) -> Result<Self, ApiError> {
+    fn read(block: &Fields<'v>, shown: &mut Shown<'_>) -> Result<Self, ApiError> {
         let text = |name: &str| fields::string(block.required(name)?, &block.path(name));
         match text("type")? {
             "text" => Ok(Self::Text(text("text")?)),
@@ -166,9 +188,9 @@ impl<'v> Block<'v> {
                 Value::Object(input) => Ok(Self::ToolUse { id: text("id")?, name: text("name")?, input }),
                 other => Err(fields::wrong_type(&block.path("input"), "an object", other)),
             },
-            "tool_result" => Ok(Self::ToolResult { id: text("tool_use_id")?, text: result(block, found)? }),
+            "tool_result" => Ok(Self::ToolResult { id: text("tool_use_id")?, text: result(block, shown)? }),
             "image" => Err(no_images(block)),
-            other => Err(unknown(block, other)),
+            other => shown.tell(block)?.map(Self::Change).ok_or_else(|| unknown(block, other)),
         }
     }
 
@@ -178,6 +200,7 @@ impl<'v> Block<'v> {
             Self::Thinking(_) => "thinking",
             Self::ToolUse { .. } => "tool_use",
             Self::ToolResult { .. } => "tool_result",
+            Self::Change(_) => "tool_addition\" or \"tool_removal",
         };
         ApiError::parameter(
             path,
@@ -187,13 +210,13 @@ impl<'v> Block<'v> {
 }
 
 /// The text of a tool's result.
-fn result(block: &Fields<'_>, found: &mut Found<'_>) -> Result<String, ApiError> {
+fn result(block: &Fields<'_>, shown: &mut Shown<'_>) -> Result<String, ApiError> {
     let text = match block.value("content") {
         None => String::new(),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => {
             let read = |(index, part)| {
-                part_of_result(&Fields::of(part, &format!("{}[{index}]", block.path("content")))?, found)
+                part_of_result(&Fields::of(part, &format!("{}[{index}]", block.path("content")))?, shown)
             };
             let parts: Vec<Cow<'_, str>> = parts.iter().enumerate().map(read).collect::<Result<_, _>>()?;
             join(parts.iter().map(Cow::as_ref))
@@ -205,13 +228,13 @@ fn result(block: &Fields<'_>, found: &mut Found<'_>) -> Result<String, ApiError>
     Ok(if failed { format!("Error: {text}") } else { text })
 }
 
-fn part_of_result<'v>(part: &Fields<'v>, found: &mut Found<'_>) -> Result<Cow<'v, str>, ApiError> {
+fn part_of_result<'v>(part: &Fields<'v>, shown: &mut Shown<'_>) -> Result<Cow<'v, str>, ApiError> {
     let text = |name: &str| fields::string(part.required(name)?, &part.path(name));
     match text("type")? {
         "text" => text("text").map(Cow::from),
         "image" => Ok(NO_IMAGE.into()),
         "document" => document(part).map(Cow::from),
-        "tool_reference" => text("tool_name").map(|name| found.refer(name)),
+        "tool_reference" => text("tool_name").map(|name| shown.refer(name).into()),
         other => Err(unknown(part, other)),
     }
 }

@@ -16,6 +16,9 @@
 //! - A block of the system prompt that begins with `x-anthropic-billing-header:` is for Anthropic's accounts, changes
 //!   with every request, and is left out.
 //! - Tools that Anthropic's servers run (web search and the like) are left out; a request that has no others is refused.
+//! - Tools with `defer_loading` are shown where the client's own search or a system message brings them up, not at the
+//!   prompt's head; those that nothing could bring up are shown there. Tools that a system message adds, defines or withdraws
+//!   (`tool_addition`, `tool_removal`) are told of in its place. The head stays, and with it what was read.
 //! - An assistant's message at the end is the beginning of the reply; it cannot hold calls. The model does not think then.
 //! - A call that was cut is in a whole message left out. In a stream its block ends, as Anthropic's own do, and its JSON
 //!   stays open: who parses it as a whole cannot run it, and who takes what can be read of it, as some SDKs do, is told by
@@ -23,6 +26,7 @@
 //! - Images are refused, but for those in a tool's result: there a remark takes their place, so that a session goes on.
 
 mod blocks;
+mod changes;
 mod error;
 mod messages;
 mod request;

@@ -1,5 +1,6 @@
 //! From the JSON of a request to the prompt's tokens.
 
+use super::changes::Changes;
 use super::messages::Messages;
 use super::thinking::Thinking;
 use super::{system, tools};
@@ -66,7 +67,7 @@ impl Opening {
             let message = "'mcp_servers': this server connects to no others; let the client run the tools.";
             return Err(ApiError::parameter("mcp_servers", message));
         }
-        let tools = tools::read(request)?;
+        let tools = tools::read(request, Changes::read(messages.as_ref())?)?;
         let Thinking { mut kwargs, shown: thinking_shown } = Thinking::read(request)?;
         let Messages { mut messages, prefill } = Messages::read(messages, &tools)?;
         if prefill.is_some() {

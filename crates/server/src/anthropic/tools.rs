@@ -1,12 +1,12 @@
 //! Anthropic's `tools` and `tool_choice`.
 
+use super::changes::Changes;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::tools::{Choice, Tools, check_name};
-use lily_chat::spelled;
 use serde_json::{Map, Value, json};
-use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::mem;
 
 /// What the types of those tools begin with that the client runs itself and whose parameters Anthropic has not published
 /// as a schema in the request: a model that was not trained on them cannot know them.
@@ -15,8 +15,13 @@ const UNDECLARED: [&str; 4] = ["bash_", "computer_", "memory_", "text_editor_"];
 /// What the types of Anthropic's searches for deferred tools begin with.
 const SEARCH: &str = "tool_search_tool_";
 
-/// Reads the tools that the model may call, and whether it must.
-pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
+/// The name of a definition in OpenAI's form.
+pub(super) fn name_of(definition: &Value) -> &str {
+    definition["function"]["name"].as_str().unwrap_or_default()
+}
+
+/// Reads the tools that the model may call, after what a conversation has changed about them, and whether it must.
+pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiError> {
     let mut definitions = Vec::new();
     let mut deferred = HashSet::new();
     // Tools go by their names: one of two that is shown shows both.
@@ -29,7 +34,7 @@ pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
             Some(definition) => {
                 let later = tool.boolean("defer_loading")?.unwrap_or(false);
                 let names = if later { &mut deferred } else { &mut shown };
-                names.extend(definition["function"]["name"].as_str().map(str::to_owned));
+                names.insert(name_of(&definition).to_owned());
                 definitions.push(definition);
             }
             None => {
@@ -41,8 +46,10 @@ pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
     for name in shown {
         deferred.remove(&name);
     }
-    let (choice, parallel) = read_choice(request, &definitions, &elsewhere)?;
-    if definitions.is_empty() && !elsewhere.is_empty() && choice != Choice::None {
+    let Changes { defined, withdrawn } = changes;
+    let mut tools = Tools { definitions, deferred, later: defined, withdrawn, ..Tools::default() };
+    let (choice, parallel) = read_choice(request, &tools, &elsewhere)?;
+    if tools.callable().next().is_none() && !elsewhere.is_empty() && choice != Choice::None {
         // Without them the model would make up what they find.
         let message = format!("'tools' has only {}, {RUN_ELSEWHERE}", named(&elsewhere));
         return Err(ApiError::parameter("tools", message).unlogged());
@@ -50,35 +57,21 @@ pub(super) fn read(request: &Fields<'_>) -> Result<Tools, ApiError> {
     match &choice {
         // What must be called is shown.
         Choice::Named(name) => {
-            deferred.remove(name);
+            tools.deferred.remove(name);
         }
-        Choice::Required => deferred.clear(),
-        // Anthropic's own search is not here to find any; and without a tool the template says nothing of calls.
-        _ if searched_elsewhere || deferred.len() == definitions.len() => deferred.clear(),
+        Choice::Required => tools.deferred.clear(),
+        // Anthropic's own search is not here to find any.
+        _ if searched_elsewhere => tools.deferred.clear(),
         _ => {}
     }
-    Ok(Tools { definitions, deferred, choice, parallel })
-}
-
-/// The deferred tools that a conversation's searches have found.
-///
-/// Such a tool is shown where it is found and not before: agents send more of them as they are found, and at the head of
-/// the prompt each would leave nothing of it to be found in the cache.
-pub(super) struct Found<'t> {
-    /// Those that are not shown yet, by name.
-    hidden: HashMap<&'t str, &'t Value>,
-}
-
-impl<'t> Found<'t> {
-    pub(super) fn new(tools: &'t Tools) -> Self {
-        Self { hidden: tools.hidden().collect() }
+    if tools.shown().is_empty() {
+        // Without a tool the template says nothing of calls.
+        tools.deferred.clear();
+        if tools.definitions.is_empty() {
+            tools.definitions = mem::take(&mut tools.later);
+        }
     }
-
-    /// What a search's result says of a tool: its definition if the model has not seen it yet.
-    pub(super) fn refer<'n>(&mut self, name: &'n str) -> Cow<'n, str> {
-        let Some(definition) = self.hidden.remove(name) else { return name.into() };
-        format!("This function can be called now:\n{}", spelled(definition)).into()
-    }
+    Ok(Tools { choice, parallel, ..tools })
 }
 
 const RUN_ELSEWHERE: &str = "which Anthropic's servers run; this server runs no tools itself.";
@@ -88,7 +81,7 @@ fn named(tools: &[&str]) -> String {
 }
 
 /// The tool in OpenAI's form; `None` if Anthropic would run it.
-fn definition(tool: &Fields<'_>) -> Result<Option<Value>, ApiError> {
+pub(super) fn definition(tool: &Fields<'_>) -> Result<Option<Value>, ApiError> {
     match tool.string("type")? {
         None | Some("custom") => {}
         Some(_) if tool.value("input_schema").is_some() => {}
@@ -115,14 +108,14 @@ fn definition(tool: &Fields<'_>) -> Result<Option<Value>, ApiError> {
 }
 
 /// The choice, and whether several calls may be made at once.
-fn read_choice(request: &Fields<'_>, definitions: &[Value], elsewhere: &[&str]) -> Result<(Choice, bool), ApiError> {
+fn read_choice(request: &Fields<'_>, tools: &Tools, elsewhere: &[&str]) -> Result<(Choice, bool), ApiError> {
     let Some(choice) = request.object("tool_choice")? else { return Ok((Choice::Auto, true)) };
     let parallel = !choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
     let path = choice.path("type");
     let wanted = match fields::string(choice.required("type")?, &path)? {
         "auto" => Choice::Auto,
         "none" => Choice::None,
-        "any" if definitions.is_empty() && elsewhere.is_empty() => {
+        "any" if tools.callable().next().is_none() && elsewhere.is_empty() => {
             let message = "'tool_choice' makes the model call a tool, but 'tools' is missing or empty.";
             return Err(ApiError::parameter("tool_choice", message));
         }
@@ -130,7 +123,7 @@ fn read_choice(request: &Fields<'_>, definitions: &[Value], elsewhere: &[&str]) 
         "tool" => {
             let path = choice.path("name");
             let name = fields::string(choice.required("name")?, &path)?;
-            let problem = if definitions.iter().any(|tool| tool["function"]["name"] == name) {
+            let problem = if tools.callable().any(|tool| name_of(tool) == name) {
                 return Ok((Choice::Named(name.to_owned()), parallel));
             } else if elsewhere.contains(&name) {
                 RUN_ELSEWHERE
@@ -151,13 +144,14 @@ fn read_choice(request: &Fields<'_>, definitions: &[Value], elsewhere: &[&str]) 
 
 #[cfg(test)]
 mod tests {
-    use super::read;
+    use super::{Changes, read};
     use crate::fields::Fields;
     use crate::tools::{Choice, Tools};
     use serde_json::{Value, json};
 
     fn tools(request: Value) -> Result<Tools, Value> {
-        read(&Fields::of(&request, "").expect("an object")).map_err(|e| e.body()["error"]["param"].clone())
+        let request = Fields::of(&request, "").expect("an object");
+        read(&request, Changes::default()).map_err(|e| e.body()["error"]["param"].clone())
     }
 
     fn tool(name: &str) -> Value {

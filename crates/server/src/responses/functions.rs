@@ -12,7 +12,7 @@ use crate::fields::{self, Fields};
 use crate::responses::custom::PARAMETER;
 use crate::tools::{Choice, Tools, check_name};
 use serde_json::{Value, json};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Tools that the server of OpenAI's API runs itself, or that are of no use without one that does.
 const HOSTED: [&str; 14] = [
@@ -72,10 +72,7 @@ pub(crate) fn read(request: &Fields<'_>, more: &[(&Value, String)]) -> Result<(T
     }
     let choice = reader.choice(request)?;
     let parallel = request.boolean("parallel_tool_calls")?.unwrap_or(true);
-    Ok((
-        Tools { definitions: reader.definitions, deferred: HashSet::new(), choice, parallel },
-        Functions(reader.functions),
-    ))
+    Ok((Tools { definitions: reader.definitions, choice, parallel, ..Tools::default() }, Functions(reader.functions)))
 }
 
 #[derive(Default)]

@@ -9,6 +9,9 @@
 //! Where OpenAI leaves it open, or this server departs from it:
 //! - What the model thinks is a reasoning item's content (`response.reasoning_text.delta`); where the request asks for
 //!   a `reasoning.summary`, it is the summary, whole.
+//! - What the model thought in earlier turns stays in the prompt where the client sends it back or it is kept here, unless
+//!   `reasoning.context` is "current_turn" or `preserve_thinking` false: so a conversation only grows at its end, and what was
+//!   read need not be read again.
 //! - A response that is kept has nothing but this process's memory to be in, and makes room for newer ones.
 //!   `store: false` keeps none.
 //! - A function call that was cut is never announced as done, and stands in the response as "incomplete".

@@ -39,7 +39,7 @@ pub(crate) fn read(mut request: Value, shared: &Shared, counts: Arc<Counts>) -> 
     let format = format(&fields)?;
     let reasoning = fields.object("reasoning")?;
     let form = reasoning_form(reasoning.as_ref())?;
-    let kwargs = kwargs(&fields, reasoning.as_ref())?;
+    let mut kwargs = kwargs(&fields, reasoning.as_ref())?;
 
     let previous = fields.string("previous_response_id")?;
     let earlier = match previous {
@@ -51,6 +51,10 @@ pub(crate) fn read(mut request: Value, shared: &Shared, counts: Arc<Counts>) -> 
     };
     let input = read_input(input, previous.is_some(), shared)?;
     let (messages, tools, functions) = conversation(&fields, &earlier, &input)?;
+    if messages.iter().any(|message| message.get("reasoning_content").is_some()) {
+        // The template would take earlier turns' reasoning out at each question: all since the last one would be read again.
+        kwargs.entry("preserve_thinking").or_insert(true.into());
+    }
     // Whoever knows the id can read the conversation.
     let number = shared.secret_id("");
     let id = response_id(&number);

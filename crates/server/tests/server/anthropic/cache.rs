@@ -122,6 +122,78 @@ This function can be called now:
     }
 }
 
+/// Tools that a system message offers, defines or withdraws change nothing of what was read before it.
+#[test]
+fn tools_that_come_and_go_leave_what_was_read() {
+    let change = |kind: &str, tool: Value| json!({"type": kind, "tool": tool});
+    let refer = |name: &str| json!({"type": "tool_reference", "name": name});
+    let define = |tool: Value| json!({"type": "tool_definition", "definition": tool});
+    let says = |text: &str| json!({"role": "assistant", "content": [{"type": "text", "text": text}]});
+    let question = |text: &str| json!({"role": "user", "content": text});
+    let tools = json!([tool("bash"), tool("search"), deferred("fetch")]);
+    let first = json!([question("Hello")]);
+    let system = json!({"role": "system", "content": [
+        {"type": "text", "text": "The network is up."}, change("tool_addition", refer("fetch")),
+        change("tool_removal", refer("bash")), change("tool_addition", define(tool("weather")))]});
+    let second = json!([question("Hello"), says("Hi."), question("Fetch it."), system]);
+    let third = json!([question("Hello"), says("Hi."), question("Fetch it."), system, says("Done."), question("More"),
+        {"role": "system", "content": [change("tool_removal", refer("weather")), change("tool_addition", refer("bash"))]}]);
+    for official in [false, true] {
+        let speaker = Speaker::new(official, 4096);
+        let request = |messages: &Value| ask("", json!({"tools": tools, "messages": messages, "stream": false}));
+        reply(&speaker, "Hi.", &request(&first));
+        let read = speaker.prompt();
+        assert!(read.contains("search") && !read.contains("fetch"), "{read}");
+        // What was defined is called with the types of its parameters.
+        let message = reply(&speaker, &written("weather", &[("days", "3.0")]), &request(&second));
+        let call = &message["content"][0];
+        assert_eq!((&call["name"], &call["input"]), (&json!("weather"), &json!({"days": 3})), "{message}");
+        let prompt = speaker.prompt();
+        let said = "<|im_start|>system\nThe network is up.\n\nThis function can be called now:\n{\"type\": \"function\", \
+            \"function\": {\"name\": \"fetch\",";
+        assert!(prompt.starts_with(read.split("<|im_start|>assistant").next().expect("a turn")), "{prompt}");
+        assert!(
+            prompt.contains(said) && prompt.contains("The function bash cannot be called any more.\n\n"),
+            "{prompt}"
+        );
+        // What was withdrawn is no function any more, and what is back is one.
+        let message = reply(&speaker, &written("bash", &[("days", "1")]), &request(&third));
+        assert_eq!(message["content"][0]["name"], "bash", "{message}");
+        assert!(speaker.prompt().contains("The function bash can be called now."), "{}", speaker.prompt());
+        let forced = |name: &str, messages: &Value| {
+            let choice = json!({"type": "tool", "name": name});
+            let request =
+                ask("", json!({"tools": tools, "messages": messages, "stream": false, "tool_choice": choice}));
+            send(speaker.server.address, &request).status
+        };
+        assert_eq!([forced("bash", &second), forced("weather", &third), forced("nobody", &first)], [400; 3]);
+    }
+}
+
+/// A system message for one turn is gone in the next; what it changed about tools is not.
+#[test]
+fn a_message_for_one_turn_is_gone_in_the_next() {
+    let system = json!({"role": "system", "clear_at": "next_user_message", "content": [{"type": "text", "text": "Be quick."},
+        {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "fetch"}}]});
+    let empty = json!({"role": "system", "output_config": {"effort": "low"}});
+    let speaker = Speaker::new(true, 4096);
+    let mut messages = vec![json!({"role": "user", "content": "Hello"}), system, empty];
+    for (more, is_there) in [
+        (json!([]), true),
+        (
+            json!([{"role": "assistant", "content": "Hi."},
+        {"role": "user", "content": "More"}]),
+            false,
+        ),
+    ] {
+        messages.extend(more.as_array().expect("messages").clone());
+        let request = json!({"tools": [tool("bash"), deferred("fetch")], "messages": messages, "stream": false});
+        reply(&speaker, "Yes.", &ask("", request));
+        let prompt = speaker.prompt();
+        assert_eq!((prompt.contains("Be quick."), prompt.contains("\"fetch\"")), (is_there, true), "{prompt}");
+    }
+}
+
 /// A tool is held back only where the client's own search can find it.
 #[test]
 fn tools_that_nothing_could_find_are_shown() {

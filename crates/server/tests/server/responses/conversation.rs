@@ -95,22 +95,41 @@ fn instructions_are_not_handed_on() {
     let second = json!({"input": "More", "previous_response_id": id(&first), "instructions": "Be long."});
     let second = replied(&speaker, "x</think>\n\nTwo", &second);
     let prompt = speaker.prompt();
-    let turns =
-        "<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\nOne<|im_end|>\n<|im_start|>user\nMore<|im_end|>\n";
+    let turns = "<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\n<think>\nx\n</think>\n\nOne<|im_end|>\n\
+        <|im_start|>user\nMore<|im_end|>\n";
     assert!(prompt.starts_with(&format!("<|im_start|>system\nBe long.<|im_end|>\n{turns}")), "{prompt}");
     assert_eq!(second["previous_response_id"], first["id"]);
-    replied(
-        &speaker,
-        "x",
-        &json!({"input": "And?", "previous_response_id": id(&second),
-        "reasoning": {"context": "all_turns"}}),
-    );
-    let prompt = speaker.prompt();
-    assert!(
-        prompt.starts_with("<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\n<think>\nx\n</think>\n\nOne"),
-        "{prompt}"
-    );
-    assert!(prompt.contains("Two<|im_end|>\n<|im_start|>user\nAnd?"), "{prompt}");
+}
+
+/// What was thought stays, so that a turn only adds to what was read, unless the client wants it gone.
+#[test]
+fn reasoning_of_earlier_turns_stays() {
+    let thought = "<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\n<think>\nx\n</think>\n\nOne<|im_end|>\n";
+    let forgotten = "<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\nOne<|im_end|>\n";
+    for (changes, expected) in [
+        (json!({}), thought),
+        (json!({"reasoning": {"context": "auto"}}), thought),
+        (json!({"reasoning": {"context": "all_turns", "effort": "none"}}), thought),
+        (json!({"reasoning": {"context": "current_turn"}}), forgotten),
+        (json!({"preserve_thinking": false}), forgotten),
+    ] {
+        for by_id in [true, false] {
+            let speaker = Speaker::new(true, 4096);
+            let first = replied(&speaker, "x\n</think>\n\nOne", &json!({"input": "Go"}));
+            let read = speaker.prompt();
+            let second = if by_id {
+                json!({"input": "More", "previous_response_id": id(&first)})
+            } else {
+                let output = first["output"].as_array().expect("items").clone();
+                let items = [vec![user("Go")], output, vec![user("More")]].concat();
+                json!({"input": items})
+            };
+            replied(&speaker, "y\n</think>\n\nTwo", &with(second, &changes));
+            let prompt = speaker.prompt();
+            assert!(prompt.starts_with(&format!("{expected}<|im_start|>user\nMore")), "{changes}: {prompt}");
+            assert!(expected == forgotten || prompt.starts_with(&read), "{changes}: {prompt}");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,191 @@
+//! Tools that come and go amid a conversation: blocks of system messages that offer a tool, define one or withdraw it.
+//!
+//! The prompt's head stays as it is, so that all behind it is found in the cache: where a change stands, the model is told
+//! of it.
+
+use super::tools::{definition, name_of};
+use crate::error::ApiError;
+use crate::fields::{self, Fields};
+use lily_chat::spelled;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+
+use crate::tools::Tools;
+
+/// What a block changes.
+enum Change {
+    /// The tool of this name can be called.
+    Offered(String),
+    /// This one, in OpenAI's form, can be called, and none of its name that was there before.
+    Defined(Value),
+    /// The tool of this name cannot be called.
+    Withdrawn(String),
+    /// Something about a tool that Anthropic's servers would run.
+    Nothing,
+}
+
+impl Change {
+    /// Of a block of type "tool_addition" or "tool_removal"; `None` of any other.
+    fn read(block: &Fields<'_>) -> Result<Option<Self>, ApiError> {
+        let adds = match fields::string(block.required("type")?, &block.path("type"))? {
+            "tool_addition" => true,
+            "tool_removal" => false,
+            _ => return Ok(None),
+        };
+        let path = block.path("tool");
+        let tool = Fields::of(block.required("tool")?, &path)?;
+        let text = |name: &str| fields::string(tool.required(name)?, &tool.path(name)).map(str::to_owned);
+        Ok(Some(match (text("type")?.as_str(), adds) {
+            ("tool_reference", true) => Self::Offered(text("name")?),
+            ("tool_reference", false) => Self::Withdrawn(text("name")?),
+            ("tool_definition", true) => {
+                let given = Fields::of(tool.required("definition")?, &tool.path("definition"))?;
+                definition(&given)?.map_or(Self::Nothing, Self::Defined)
+            }
+            (other, _) => {
+                let path = tool.path("type");
+                let message = format!("'{path}' is {}, which this server does not know.", fields::quoted(other));
+                return Err(ApiError::parameter(path, message).unlogged());
+            }
+        }))
+    }
+}
+
+/// What all changes of a conversation come to at its end.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// The definitions that hold, in the order in which their names came up first.
+    pub(super) defined: Vec<Value>,
+    /// The names of tools that cannot be called.
+    pub(super) withdrawn: HashSet<String>,
+}
+
+impl Changes {
+    /// Of a request's `messages`. What else is wrong with those is said when they are read.
+    pub(super) fn read(messages: Option<&Value>) -> Result<Self, ApiError> {
+        let mut changes = Self::default();
+        let messages = messages.and_then(Value::as_array).into_iter().flatten().enumerate();
+        for (index, message) in messages.filter(|(_, message)| message["role"] == "system") {
+            for (place, block) in message["content"].as_array().into_iter().flatten().enumerate() {
+                let block = Fields::of(block, &format!("messages[{index}].content[{place}]"))?;
+                changes.take(Change::read(&block)?);
+            }
+        }
+        Ok(changes)
+    }
+
+    fn take(&mut self, change: Option<Change>) {
+        match change {
+            Some(Change::Offered(name)) => {
+                self.withdrawn.remove(&name);
+            }
+            Some(Change::Defined(definition)) => {
+                self.withdrawn.remove(name_of(&definition));
+                match self.defined.iter_mut().find(|known| name_of(known) == name_of(&definition)) {
+                    Some(known) => *known = definition,
+                    None => self.defined.push(definition),
+                }
+            }
+            Some(Change::Withdrawn(name)) => {
+                self.withdrawn.insert(name);
+            }
+            Some(Change::Nothing) | None => {}
+        }
+    }
+}
+
+/// The tools that the model has been shown, as a conversation goes on.
+///
+/// A tool that loads later is shown where it is found or offered and not before: agents send more of them as they are
+/// found, and at the head of the prompt each would leave nothing of it to be found in the cache.
+pub(super) struct Shown<'t> {
+    /// Those that are not shown yet, by name.
+    hidden: HashMap<&'t str, &'t Value>,
+    /// The names of those that are shown where they are defined.
+    defined: HashSet<&'t str>,
+}
+
+impl<'t> Shown<'t> {
+    pub(super) fn new(tools: &'t Tools) -> Self {
+        Self { hidden: tools.hidden().collect(), defined: tools.later.iter().map(name_of).collect() }
+    }
+
+    /// What a search's result says of a tool: its definition if the model has not seen it yet.
+    pub(super) fn refer(&mut self, name: &str) -> String {
+        self.hidden.remove(name).map_or_else(|| name.to_owned(), can_be_called)
+    }
+
+    /// What a system message says in the place of such a block; `None` if it is none. Empty if there is nothing to say.
+    pub(super) fn tell(&mut self, block: &Fields<'_>) -> Result<Option<String>, ApiError> {
+        let offer = |name: &str| format!("The function {name} can be called now.");
+        Ok(Change::read(block)?.map(|change| match change {
+            Change::Offered(name) => self.hidden.remove(name.as_str()).map_or_else(|| offer(&name), can_be_called),
+            Change::Defined(definition) if self.defined.contains(name_of(&definition)) => can_be_called(&definition),
+            Change::Defined(definition) => offer(name_of(&definition)),
+            Change::Withdrawn(name) => format!("The function {name} cannot be called any more."),
+            Change::Nothing => String::new(),
+        }))
+    }
+}
+
+fn can_be_called(definition: &Value) -> String {
+    format!("This function can be called now:\n{}", spelled(definition))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Changes;
+    use serde_json::{Value, json};
+
+    fn changes(blocks: Value) -> Result<Changes, Value> {
+        let messages = json!([{"role": "user", "content": "Hi"}, {"role": "system", "content": blocks}]);
+        Changes::read(Some(&messages)).map_err(|error| error.body()["error"]["param"].clone())
+    }
+
+    fn define(name: &str, description: &str) -> Value {
+        let definition = json!({"name": name, "description": description, "input_schema": {"type": "object"}});
+        json!({"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}})
+    }
+
+    fn refer(kind: &str, name: &str) -> Value {
+        json!({"type": kind, "tool": {"type": "tool_reference", "name": name}})
+    }
+
+    #[test]
+    fn the_last_word_holds() {
+        let text = json!({"type": "text", "text": "It is Monday."});
+        let elsewhere = json!({"type": "tool_addition", "tool": {"type": "tool_definition",
+            "definition": {"type": "web_search_20250305", "name": "web_search"}}});
+        let blocks = json!([
+            define("f", "old"),
+            define("g", ""),
+            refer("tool_removal", "g"),
+            refer("tool_removal", "h"),
+            text,
+            define("f", "new"),
+            refer("tool_removal", "k"),
+            refer("tool_addition", "k"),
+            elsewhere
+        ]);
+        let Changes { defined, withdrawn } = changes(blocks).expect("fine");
+        let names: Vec<&str> = defined.iter().map(super::name_of).collect();
+        assert_eq!((names, &defined[0]["function"]["description"]), (vec!["f", "g"], &json!("new")));
+        assert_eq!(withdrawn, ["g", "h"].map(str::to_owned).into());
+        assert!(Changes::read(None).expect("none").defined.is_empty());
+    }
+
+    #[test]
+    fn an_error_names_the_way_to_it() {
+        let tool = |tool: Value| json!([{"type": "tool_addition", "tool": tool}]);
+        for (blocks, end) in [
+            (json!([{"type": "tool_removal"}]), "tool"),
+            (tool(json!({"type": "tool_reference"})), "tool.name"),
+            (tool(json!({"type": "mcp_tool_reference", "name": "x"})), "tool.type"),
+            (tool(json!({"type": "tool_definition", "definition": {"name": "f"}})), "tool.definition.input_schema"),
+            (json!([{"type": "tool_removal", "tool": {"type": "tool_definition"}}]), "tool.type"),
+        ] {
+            let path = changes(blocks.clone()).expect_err("wrong");
+            assert_eq!(path, format!("messages[1].content[0].{end}"), "{blocks}");
+        }
+    }
+}
