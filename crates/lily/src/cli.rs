@@ -88,6 +88,10 @@ pub(crate) struct ServeArgs {
     /// Bytes that --cache-dir may take.
     #[arg(long, value_name = "SIZE", default_value = "20G", value_parser = size, requires = "cache_dir")]
     pub(crate) cache_disk: u64,
+    /// Tokens of a prompt between two places that later ones can go on from, besides where messages begin: fewer cost memory,
+    /// more leave more to read again.
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..=1 << 20))]
+    pub(crate) cache_interval: u32,
     /// What applies where a request is silent [default: the checkpoint's generation_config.json, and thinking].
     #[arg(long, value_name = "NAME", value_enum)]
     pub(crate) preset: Option<Preset>,

@@ -9,7 +9,7 @@ use lily_backend::{MemoryPlan, Sampling};
 use lily_chat::{ChatTemplate, Tokenizer};
 use lily_checkpoint::{CHECKPOINT, Checkpoint, Config, Environment, Error, GenerationConfig, Source, locate};
 use lily_cpu::CpuBackend;
-use lily_engine::{Engine, Penalties};
+use lily_engine::{CacheOptions, Engine, Penalties};
 
 use crate::cache::{self, CacheSize};
 use crate::cli::ModelArgs;
@@ -87,16 +87,21 @@ impl Model {
 
     /// An engine with a thread of its own.
     pub(crate) fn start(&self) -> Result<Engine> {
-        self.start_with_disk(None)
+        self.start_with(|_| {}, None)
     }
 
-    /// As [`Model::start`], the prefix cache also on disk: in this directory, with at most so many bytes.
-    pub(crate) fn start_with_disk(&self, disk: Option<(PathBuf, u64)>) -> Result<Engine> {
+    /// As [`Model::start`], with a prefix cache of its own kind, also on disk: in this directory, with at most so many bytes.
+    pub(crate) fn start_with(
+        &self,
+        change: impl FnOnce(&mut CacheOptions),
+        disk: Option<(PathBuf, u64)>,
+    ) -> Result<Engine> {
         let mut options = lily_engine::Options {
             parallel: self.plan.parallel,
             cache: cache::options(&self.plan, &self.tokenizer, (&self.checkpoint, &self.source), disk)?,
             ..lily_engine::Options::new(self.tokenizer.vocabulary())
         };
+        change(&mut options.cache);
         match self.device {
             Device::Cpu => Ok(Engine::start(self.cpu()?, options)),
             Device::Gpu { .. } => {

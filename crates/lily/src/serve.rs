@@ -70,7 +70,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         std::fs::create_dir_all(directory).with_context(|| format!("--cache-dir {}", directory.display()))?;
     }
     let on_disk = disk.is_some();
-    let engine = model.start_with_disk(disk)?;
+    let engine = model.start_with(|cache| cache.interval = args.cache_interval as usize, disk)?;
     let mut app = App {
         engine,
         tokenizer: Arc::clone(&model.tokenizer),
