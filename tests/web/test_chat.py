@@ -306,6 +306,22 @@ def test_a_server_that_wants_a_key(context, gate):
     context.complaints.clear()
 
 
+def test_undo_takes_nothing_that_was_asked_since(page):
+    settle(page, temperature=0, thinking=False)
+    answered(ask(page, "What is 2 + 3?"))
+    answered(ask(page, "What is 3 + 4?"))
+    undo = page.get_by_role("button", name="Undo")
+    page.get_by_role("button", name="Ask again", exact=True).first.click()
+    expect(undo).to_be_visible()
+    answered(page.locator(".message.reply").last)
+    # Who comes back sees the conversation read anew.
+    page.keyboard.press("Control+Shift+O")
+    page.get_by_role("navigation", name="Conversations").get_by_role("link").first.click()
+    answered(ask(page, "What is 4 + 4?"))
+    expect(undo).to_have_count(0)
+    expect(page.locator(".bubble")).to_have_text(["What is 2 + 3?", "What is 4 + 4?"])
+
+
 def test_what_asking_again_removes_can_be_had_back(page):
     settle(page, temperature=0, thinking=False)
     answered(ask(page, "What is 2 + 3?"))
