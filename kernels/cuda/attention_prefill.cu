@@ -47,7 +47,9 @@ static __device__ __forceinline__ void attention_prefill(
   const uint place = p.first + group.x * (GRID_QUERIES / heads);  // of the first query in the segment
   if (segment.slot == NONE || place >= segment.rows) return;
   const uint row = segment.first_row + place;
-  const uint tokens = metal::min(BLOCK_QUERIES / heads, segment.rows - place);
+  // The groups behind the grid's last one are another dispatch's.
+  const uint groups = metal::min(BLOCK_QUERIES / GRID_QUERIES, gridDim.x - group.x);
+  const uint tokens = metal::min(groups * (GRID_QUERIES / heads), segment.rows - place);
   const uint position = sequences[segment.slot].position + place;
   const uint end = position + tokens;  // of the context
   const uint* table = pages + segment.slot * p.max_pages;

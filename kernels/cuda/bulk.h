@@ -10,22 +10,28 @@ LILY_INLINE void start_barrier(ulong* barrier) {
                : : "r"(shared_address(barrier)) : "memory");
 }
 
+// Barriers and places are named by their shared addresses or pointed to.
 // Begins a phase of the barrier: it is over when so many bytes have come.
-LILY_INLINE void expect_bytes(ulong* barrier, uint bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(shared_address(barrier)), "r"(bytes) : "memory");
+LILY_INLINE void expect_bytes(uint barrier, uint bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(barrier), "r"(bytes) : "memory");
 }
+LILY_INLINE void expect_bytes(ulong* barrier, uint bytes) { expect_bytes(shared_address(barrier), bytes); }
 
 // Until the phase of this parity is over.
-LILY_INLINE void wait_for(ulong* barrier, uint parity) {
+LILY_INLINE void wait_for(uint barrier, uint parity) {
   uint done = 0;
   while (done == 0)
     asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+                 : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
 }
+LILY_INLINE void wait_for(ulong* barrier, uint parity) { wait_for(shared_address(barrier), parity); }
 
 // `bytes`, a multiple of 16, on their way.
-LILY_INLINE void copy_bulk(uint4* to, const uint4* from, uint bytes, ulong* barrier) {
+LILY_INLINE void copy_bulk(uint to, const void* from, uint bytes, uint barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               : : "r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory");
+               : : "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+LILY_INLINE void copy_bulk(uint4* to, const uint4* from, uint bytes, ulong* barrier) {
+  copy_bulk(shared_address(to), from, bytes, shared_address(barrier));
 }
 #endif

@@ -16,6 +16,11 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
+// The widths that the kernels are made for; step/bytes.rs takes them for no other model.
+#if LILY_HIDDEN == 2048 && LILY_EXPERT_WIDTH == 512 && LILY_QUERY_HEADS * 256 <= 4096 && LILY_VALUE_HEADS * 128 <= 4096
+#define LILY_BYTES
+#endif
+
 constant constexpr uint TILE_OUTPUTS = 16;
 
 // sums [16][8] += a [16][32] b [32][8], bytes, those of a without a sign.
@@ -45,7 +50,7 @@ struct ByteTiles {
     const uint row = i % TILE_OUTPUTS, barrier = barriers + slot * 8;
     if (i == 0) expect_bytes(barrier, source.rows(tile) * PARTS * ROW_BYTES);
     if (row < source.rows(tile))
-      copy_counted(memory + (slot * COPIES + i) * ROW_PITCH, source.at(tile, row, i / TILE_OUTPUTS).w, ROW_BYTES, barrier);
+      copy_bulk(memory + (slot * COPIES + i) * ROW_PITCH, source.at(tile, row, i / TILE_OUTPUTS).w, ROW_BYTES, barrier);
   }
   template <class Source> LILY_INLINE void ask_edges(const Source& source, uint slot, uint tile, uint i) const {
     const uint piece = i % (EDGE_BYTES / 16), bias = i / (EDGE_BYTES / 16) % 2, place = i / (EDGE_BYTES / 8);
@@ -72,7 +77,7 @@ struct ByteTiles {
     ask(source, count, [](uint, uint) { return true; });
   }
 
-  LILY_INLINE void wait(uint slot, uint parity) const { wait_for_phase(barriers + slot * 8, parity); }
+  LILY_INLINE void wait(uint slot, uint parity) const { wait_for(barriers + slot * 8, parity); }
 
   // What a lane multiplies by, the same for all tiles: of one row it stays in registers.
   struct Held {
@@ -177,6 +182,10 @@ struct ByteTiles {
   // How many of `count` tiles are this block's.
   static LILY_INLINE uint tiles_there(uint count) { return (count - blockIdx.x + gridDim.x - 1) / gridDim.x; }
 };
+
+// What a kernel of them is given at launch: step/bytes.rs knows it as well.
+template <class Tiles, class Staged, uint SUMS>
+constexpr uint GIVEN_BYTES = Tiles::BYTES + sizeof(Staged) + SUMS * sizeof(float);
 
 // What all warps have of an output.
 template <uint WARPS, uint TILES, uint ROWS>

@@ -13,7 +13,7 @@
 #include "model.h"
 #include "rebuild.h"
 #include "tile.h"
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_VALUE_HEADS == 2 * LILY_KEY_HEADS
 
 constant constexpr uint DELTA_CHUNK = 64;                                // tokens
 constant constexpr float CHUNK_SCALE = 16.0f;                      // of q and k: the low halves of small numbers keep their bits

@@ -1,7 +1,7 @@
 // The factors of a chunk as products of what lies in shared memory: a warp's share of each (see delta_chunks).
 #pragma once
 #include "delta_chunk_shared.h"
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_VALUE_HEADS == 2 * LILY_KEY_HEADS
 
 // The sixteen rows t from 16 m on of A, or of P, for both heads, from sums of products of 16 times the factors.
 LILY_INLINE void make_rows(ChunkShared& shared, uint m, bool queries, uint lane, uint4* values) {

@@ -2,9 +2,8 @@
 #pragma once
 #include "delta.h"
 #include "delta_chunk.h"
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_VALUE_HEADS == 2 * LILY_KEY_HEADS
 
-static_assert(VALUE_HEADS == 2 * KEY_HEADS);
 constant constexpr uint CHUNKS_THREADS = 256;
 constant constexpr uint STAGED_STRIDE = DELTA_HEAD + 8;     // of rows of halves
 constant constexpr uint TRIANGLE_STRIDE = DELTA_CHUNK + 8;    // of rows of floats
@@ -18,6 +17,7 @@ struct ChunkShared {
   float betas[2][DELTA_CHUNK];
   float weights[2][DELTA_CHUNK];        // beta exp(G)
 };
+static_assert(sizeof(ChunkShared) == 108544, "as delta_chunks is launched with");
 
 // Rows of a head, times `scale`, in two halves, by WARPS warps; from `rows` on they are 0.
 template <uint WARPS>

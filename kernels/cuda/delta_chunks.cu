@@ -12,7 +12,7 @@
 // Grid {KEY_HEADS, chunks of the longest segment, segments}, 256 threads: both value heads of a key head.
 #pragma once
 #include "delta_chunk_factors.h"
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_VALUE_HEADS == 2 * LILY_KEY_HEADS
 
 constant constexpr float LOG_OF_ZERO = -1000.0f;
 

@@ -14,7 +14,7 @@
 #pragma once
 #include "delta.h"
 #include "delta_scan_shared.h"
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_VALUE_HEADS == 2 * LILY_KEY_HEADS
 
 extern "C" __global__ void __launch_bounds__(CHUNKED_THREADS, 1)
     lily_delta_scan_chunked(const uint4* work, const Segment* segments, const Sequence* sequences, float* state, float* o) {

@@ -2,7 +2,7 @@
 #pragma once
 #include "bulk.h"
 #include "delta_chunk.h"
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_VALUE_HEADS == 2 * LILY_KEY_HEADS
 
 constant constexpr uint CHUNKED_THREADS = 288;
 constant constexpr uint RING = 3;
@@ -22,6 +22,7 @@ struct ScanShared {
   uint4 decayed[2][UPDATE_PLACES];     // u diag(d)
   ulong full[RING], queries_full, weights_full;  // mbarriers
 };
+static_assert(sizeof(ScanShared) == 204848, "as delta_scan_chunked is launched with");
 
 LILY_INLINE void meet(uint barrier, uint threads) {
   __syncwarp();

@@ -4,16 +4,9 @@
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// `bytes`, a multiple of 16, that the barrier counts.
-LILY_INLINE void copy_counted(uint to, const void* from, uint bytes, uint barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-               : : "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-}
 // Each of `count` barriers ends a phase when one thread has said how many bytes come and all have come. All threads take part.
 LILY_INLINE void start_counting(ulong* barriers, uint count) {
-  if (threadIdx.x < count)
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(shared_address(barriers + threadIdx.x)) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+  if (threadIdx.x < count) start_barrier(barriers + threadIdx.x);
   __syncthreads();
 }
 // 16 bytes that the thread waits for itself.
@@ -24,15 +17,6 @@ LILY_INLINE void close_copies() { asm volatile("cp.async.commit_group;" : : : "m
 // Until no more than LEFT of the closed groups of them are on their way.
 template <uint LEFT> LILY_INLINE void leave_copies() { asm volatile("cp.async.wait_group %0;" : : "n"(LEFT) : "memory"); }
 
-LILY_INLINE void expect_bytes(uint barrier, uint bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(barrier), "r"(bytes) : "memory");
-}
-LILY_INLINE void wait_for_phase(uint barrier, uint parity) {
-  uint done = 0;
-  while (done == 0)
-    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
-}
 LILY_INLINE uint4 shared_words(uint from) {
   uint4 words;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

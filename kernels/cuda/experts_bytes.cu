@@ -4,9 +4,10 @@
 // A tile of experts_up is 8 gates and the 8 ups beside them, so that both meet in one lane's sums. experts_down takes all ranks'
 // columns for one row of 9 EXPERT_WIDTH. The shared expert's weights are on their way before it is known which others are chosen.
 #include "bytes.h"
+#include "experts_choice.h"
 #include "project_bytes.cu"
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_HIDDEN == 2048 && LILY_EXPERT_WIDTH == 512
+#ifdef LILY_BYTES
 
 constant constexpr uint UP_TILES = 5;  // of a block, at most
 constant constexpr uint DOWN_WARPS = 18;
@@ -27,6 +28,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                       const bfloat* shared_biases, const float* x, const float* gain, float* logits, const CountParams p) {
   using Tiles = ByteTiles<8, BYTES_WARPS, 1, HIDDEN>;
   using Staged = ByteRows<1, HIDDEN, BYTES_WARPS>;
+  static_assert(GIVEN_BYTES<Tiles, Staged, BYTES_WARPS * TILE_OUTPUTS> == 45568);
   __shared__ ulong barriers[1];
   char* memory = given_memory();
   const Tiles tiles{shared_address(memory), shared_address(barriers)};
@@ -50,39 +52,6 @@ extern "C" __global__ void __launch_bounds__(512, 1)
     logits[blockIdx.y * (EXPERTS + 1) + output] = sum_of_warps<BYTES_WARPS>(sums, 0, 0, threadIdx.x) * all[0].norm;
 }
 
-// What top_experts() gives for CHOSEN, the warp's largest in one instruction.
-LILY_INLINE Choice top_experts_quickly(const float* logits, uint lane) {
-  constexpr uint OWN = MAX_EXPERTS / 32;
-  uint keys[OWN];
-#pragma unroll
-  for (uint i = 0; i < OWN; i++) {
-    const uint expert = i * 32 + lane;
-    keys[i] = expert < EXPERTS ? metal::max(order_key(logits[expert]), 1u) : 0u;
-  }
-  uint own_expert = 0, own_key = 0;
-#pragma unroll
-  for (uint r = 0; r < CHOSEN; r++) {
-    uint best[OWN], at[OWN];
-#pragma unroll
-    for (uint i = 0; i < OWN; i++) best[i] = keys[i], at[i] = i * 32 + lane;
-#pragma unroll
-    for (uint step = 1; step < OWN; step *= 2)
-#pragma unroll
-      for (uint i = 0; i < OWN; i += 2 * step) {
-        at[i] = best[i + step] > best[i] ? at[i + step] : at[i];
-        best[i] = metal::max(best[i + step], best[i]);
-      }
-    const uint key = __reduce_max_sync(~0u, best[0]), expert = __reduce_min_sync(~0u, best[0] == key ? at[0] : NONE);
-    own_expert = lane == r ? expert : own_expert;
-    own_key = lane == r ? key : own_key;
-#pragma unroll
-    for (uint i = 0; i < OWN; i++) keys[i] = i * 32 + lane == expert ? 0u : keys[i];
-  }
-  const float logit = key_value(own_key), peak = simd_broadcast(logit, ushort(0));
-  const float part = lane < CHOSEN ? metal::exp(logit - peak) : 0.0f;
-  return Choice{own_expert, part / simd_sum(part)};
-}
-
 struct UpRows {
   Matrix gate, up, shared_gate, shared_up;
   const uint* experts;  // of each rank
@@ -104,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                           const float* logits, const Row* rows, float* hidden, Choice* choices) {
   using Tiles = ByteTiles<4, BYTES_WARPS, UP_TILES, HIDDEN>;
   using Staged = ByteRows<1, HIDDEN, BYTES_WARPS>;
+  static_assert(GIVEN_BYTES<Tiles, Staged, BYTES_WARPS * UP_TILES * TILE_OUTPUTS> == 112128);
   __shared__ uint experts[CHOSEN];
   __shared__ ulong barriers[UP_TILES];
   char* memory = given_memory();
@@ -171,6 +141,7 @@ extern "C" __global__ void __launch_bounds__(576, 2)
   constexpr uint COLUMNS = RANKS * EXPERT_WIDTH;
   using Tiles = ByteTiles<4, DOWN_WARPS, 1, COLUMNS, EXPERT_WIDTH>;
   using Staged = ByteRows<1, COLUMNS, DOWN_WARPS>;
+  static_assert(GIVEN_BYTES<Tiles, Staged, DOWN_WARPS * TILE_OUTPUTS> == 73008);
   __shared__ ulong barriers[1];
   char* memory = given_memory();
   const Tiles tiles{shared_address(memory), shared_address(barriers)};

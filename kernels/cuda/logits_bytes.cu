@@ -3,7 +3,7 @@
 #include "bytes.h"
 #include "project_bytes.cu"
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_HIDDEN == 2048 && LILY_EXPERT_WIDTH == 512
+#ifdef LILY_BYTES
 
 template <uint ROWS>
 LILY_INLINE void logits_bytes(Matrix matrix, const float* x, const float* gain, const uint* picked, float* y) {

@@ -2,7 +2,7 @@
 // multiprocessor, whose tiles are those with number blockIdx.x, blockIdx.x + gridDim.x and so on, and 512 threads.
 #include "bytes.h"
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_HIDDEN == 2048 && LILY_EXPERT_WIDTH == 512
+#ifdef LILY_BYTES
 
 constant constexpr uint BYTES_WARPS = 16;
 // Tiles of a block at most, as shared memory allows.
@@ -39,6 +39,8 @@ LILY_INLINE void project_norm_bytes(const StackedRows& source, const float* x, c
   constexpr uint TILES = tiles_beside(ROWS);
   using Tiles = ByteTiles<4, BYTES_WARPS, TILES, HIDDEN>;
   using Staged = ByteRows<ROWS, HIDDEN, BYTES_WARPS>;
+  static_assert(GIVEN_BYTES<Tiles, Staged, BYTES_WARPS * TILES * ROWS * TILE_OUTPUTS> ==
+                (ROWS == 1 ? 132864 : ROWS == 2 ? 147456 : ROWS == 4 ? 176640 : 207104));
   __shared__ ulong barriers[TILES];
   char* memory = given_memory();
   const Tiles tiles{shared_address(memory), shared_address(barriers)};
@@ -85,6 +87,8 @@ template <uint ROWS, uint INNER>
 LILY_INLINE void project_add_bytes(Matrix matrix, const float* input, float* x) {
   using Tiles = ByteTiles<4, BYTES_WARPS, 1, INNER>;
   using Staged = ByteRows<ROWS, INNER, BYTES_WARPS>;
+  static_assert(GIVEN_BYTES<Tiles, Staged, BYTES_WARPS * ROWS * TILE_OUTPUTS> <=
+                (ROWS == 1 ? 55936 : ROWS == 2 ? 73728 : ROWS == 4 ? 109312 : 180480));
   __shared__ ulong barriers[1];
   char* memory = given_memory();
   const Tiles tiles{shared_address(memory), shared_address(barriers)};

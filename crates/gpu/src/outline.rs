@@ -263,6 +263,24 @@ mod tests {
         }
     }
 
+    /// Hopper's text leaves out what is not made for a model's shapes.
+    #[test]
+    fn other_shapes_go_without_the_kernels_that_are_not_made_for_them() {
+        let mut config = full_size();
+        config.delta_net.value_heads = 64;
+        for (step, left_out) in [(Step::Prefill(512), "chunk"), (Step::Decode(1), "_bytes")] {
+            let names = |config: &Config| -> Vec<&str> {
+                let plan = Outline::on(config, step, 4096, Tiles::Warpgroup).expect("supported").plan;
+                plan.dispatches
+                    .iter()
+                    .map(|dispatch| dispatch.kernel.name)
+                    .filter(|name| name.contains(left_out))
+                    .collect()
+            };
+            assert!(!names(&full_size()).is_empty() && names(&config).is_empty(), "{left_out}: {:?}", names(&config));
+        }
+    }
+
     #[test]
     fn the_picture_has_every_dispatch_and_edge() {
         let outline = Outline::new(&full_size(), Step::Decode(1), 100).expect("supported");

@@ -207,13 +207,14 @@ mod tests {
         assert_eq!([project_blocks(12352, 1), project_blocks(9216, 4), project_blocks(12352, 8)], [129, 116, 155]);
     }
 
-    /// As they were measured with.
+    /// As the kernels assert.
     #[test]
     fn bytes_are_those_of_the_kernels() {
         assert_eq!(ROUTER.launch_bytes, 45_568);
         assert_eq!(EXPERTS_UP.launch_bytes, 112_128);
         assert_eq!(EXPERTS_DOWN.launch_bytes, 73_008);
         assert_eq!(PROJECT_NORM.map(|kernel| kernel.launch_bytes), [132_864, 147_456, 176_640, 207_104]);
+        assert!(entries::SOURCE.contains("== 112128") && entries::SOURCE.contains("ROWS == 4 ? 176640 : 207104"));
         assert_eq!(PROJECT_ADD.map(|kernel| kernel.launch_bytes), [55_936, 73_728, 109_312, 180_480]);
     }
 }

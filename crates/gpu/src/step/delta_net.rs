@@ -102,7 +102,7 @@ fn scan(model: &Model<'_>, recorder: &mut Recorder, step: Many, memory: &Recurre
     let Many { rows, segments, .. } = step;
     let (shapes, sequences) = (model.shapes, model.memory.sequences);
     let segment_records = model.memory.records.segments.part(0, segments as u64);
-    if model.sizes.tiles == Tiles::Warpgroup {
+    if model.sizes.tiles == Tiles::Warpgroup && warpgroup::chunks(shapes) {
         let factors = work.factors;
         let chunks = warpgroup::delta_chunks(shapes, rows, work, segment_records, factors);
         recorder.add(chunks.costing(&[], (rows * shapes.value_heads * CHUNK_WORK) as u64));

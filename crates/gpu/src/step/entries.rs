@@ -3,7 +3,7 @@
 use crate::kernel::{Access, Kernel};
 
 /// The text that NVRTC compiles.
-const SOURCE: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.cu"));
+pub(super) const SOURCE: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.cu"));
 
 /// The kernel's entry takes its buffers, in their order, by their names, `const` where they are read, then parameters if it has any.
 pub(super) fn check(kernel: &Kernel) {

@@ -78,12 +78,17 @@ static DELTA_SCAN: Kernel = Kernel {
     parameters_size: 0,
     max_threads: 288,
     threadgroup_bytes: 0,
-    launch_bytes: 204_840,
+    launch_bytes: 204_848,
     begins_early: false,
 };
 
 pub(super) const fn argument(name: &'static str, slot: u32, access: Access, element_bytes: usize) -> Argument {
     Argument { name, slot, access, element: "", element_bytes }
+}
+
+/// Whether the recurrence in chunks is made for such heads: a block has a key head and two value heads.
+pub(super) const fn chunks(shapes: &Shapes) -> bool {
+    shapes.value_heads == 2 * shapes.key_heads
 }
 
 /// The factors of each chunk of each segment, of up to `rows` rows.
