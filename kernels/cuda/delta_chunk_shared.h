@@ -2,6 +2,7 @@
 #pragma once
 #include "delta.h"
 #include "delta_chunk.h"
+#include "meetings.h"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_VALUE_HEADS == 2 * LILY_KEY_HEADS
 
 constant constexpr uint CHUNKS_THREADS = 256;
@@ -76,7 +77,7 @@ LILY_INLINE void invert(float* triangle, uint column, uint first, uint barrier) 
           for (uint row = i + e + 1; row < 16; row++) t[row] = fmaf(-a[row][e], t[i + e], t[row]);
       }
     }
-    asm volatile("bar.sync %0, 64;" : : "r"(barrier) : "memory");  // none needs these rows of A any more
+    meet(barrier, 64);  // none needs these rows of A any more
     if (base < first) continue;
 #pragma unroll
     for (uint row = 0; row < 16; row++) triangle[(base + row) * TRIANGLE_STRIDE + column] = t[row];

@@ -61,6 +61,7 @@ extern "C" __global__ void __launch_bounds__(CHUNKS_THREADS, 2)
   uint4* keys = work + key_place(key_head);
   uint4* values = work + value_place(head);
 
+  if (threadIdx.x == 0) start_meetings(1, 64), start_meetings(2, 64);
   if (simd < 2) {
     const ulong gate = ulong(row) * VALUE_HEADS + head + simd;
     make_gates(shared, decay + gate, beta + gate, rows, simd, lane, values + simd * VALUE_PLACES);

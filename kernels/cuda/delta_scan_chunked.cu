@@ -35,6 +35,8 @@ extern "C" __global__ void __launch_bounds__(CHUNKED_THREADS, 1)
   if (simd == 8 && lane == 0) {
     for (uint i = 0; i < RING; i++) start_barrier(&shared.full[i]);
     start_barrier(&shared.queries_full), start_barrier(&shared.weights_full);
+    start_meetings(CHAIN_BARRIER, 160), start_meetings(OUTPUT_BARRIER, 128);
+    for (uint i = 0; i < 2; i++) start_meetings(READY_BARRIER + i, 256), start_meetings(FREE_BARRIER + i, 256);
   }
   __syncthreads();
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "bulk.h"
 #include "delta_chunk.h"
+#include "meetings.h"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) && LILY_VALUE_HEADS == 2 * LILY_KEY_HEADS
 
 constant constexpr uint CHUNKED_THREADS = 288;
@@ -23,15 +24,6 @@ struct ScanShared {
   ulong full[RING], queries_full, weights_full;  // mbarriers
 };
 static_assert(sizeof(ScanShared) == 204848, "as delta_scan_chunked is launched with");
-
-LILY_INLINE void meet(uint barrier, uint threads) {
-  __syncwarp();
-  asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
-}
-LILY_INLINE void pass(uint barrier, uint threads) {
-  __syncwarp();
-  asm volatile("bar.arrive %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
-}
 
 // sums[i] += left[i] right^T, of `blocks` blocks and sixteen columns; the next blocks are on their way from shared memory.
 template <uint blocks>
