@@ -36,9 +36,11 @@ class Report:
     streams: int = 0
     cut: int = 0
     gone: int = 0
-    # Clients that hardly read, and those of them that were at their reply's end all the same.
+    # Clients that hardly read, those of them that were at their reply's end all the same, and those for which the server had
+    # something left when the others had gone.
     slow: int = 0
     slow_ended: int = 0
+    slow_waiting: int = 0
     tokens: int = 0
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
@@ -63,7 +65,10 @@ class Report:
             f"{self.tokens} tokens of whole replies, {self.tokens / self.seconds:.0f} a second; {len(self.wrong)} wrong"
         ]
         if self.slow:
-            lines.append(f"{self.slow} clients beside them that hardly read; {self.slow_ended} of these had all before the end")
+            lines.append(
+                f"{self.slow} clients beside them that hardly read; {self.slow_ended} of these had all before the end, "
+                f"for {self.slow_waiting} the server had something left"
+            )
         if self.memory:
             half = len(self.memory) // 2
             lines.append(
@@ -143,13 +148,15 @@ async def stream(client: httpx.AsyncClient, path: str, body: dict, leave_after: 
 
 async def slow_reader(url: str, number: int, report: Report) -> None:
     """A client that asks for a stream and takes a few bytes of it, until it is cancelled. With what else is told of each
-    token that is hundreds of kilobytes, more than its connection holds."""
-    body = {"prompt": "Once there was", "max_tokens": 200, "temperature": 1.2, "seed": number, "logprobs": 20}
+    token that is up to 340 KB, more than its connection holds."""
+    body = {"prompt": "Once there was", "max_tokens": 400, "temperature": 1.2, "seed": number, "logprobs": 20}
     content = json.dumps(body | {"stream": True}).encode()
     address, loop = urlsplit(url), asyncio.get_running_loop()
     with socket.socket() as connection:
-        # So small that what it does not read cannot wait on its side.
+        # So small that what it does not read cannot wait on its side, and with segments so small that the server's side holds
+        # little, too.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
         connection.setblocking(False)
         await loop.sock_connect(connection, (address.hostname, address.port or 80))
         head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -243,6 +250,10 @@ async def run(
     begun = time.monotonic()
     await asyncio.gather(*(one_client() for _ in range(clients)))
     report.seconds = time.monotonic() - begun
+    if slow:
+        async with connect() as client:
+            under_way = (await client.get("/status")).json()["requests"]["under_way"]
+        report.slow_waiting = sum(request["endpoint"] == COMPLETIONS for request in under_way)
     for reader in readers:
         reader.cancel()
     for ended in await asyncio.gather(*readers, return_exceptions=True):
