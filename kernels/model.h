@@ -37,7 +37,7 @@ struct CountParams {
 // What the device remembers of a sequence between steps. Only the kernel `advance` changes position, flip and generated.
 struct Sequence {
   uint position;   // tokens held: the position of its next row
-  uint flip;       // which of its two conv windows is current
+  uint flip;       // which of its two conv windows and of its two DeltaNet states is current
   uint generated;  // tokens drawn: the counter of its random stream
   uint token;      // the token drawn last: its next row in a decode step
 };

@@ -25,7 +25,7 @@ struct GemmAddParams {
 
 struct SortParams {
   uint rows;
-  uint tile;    // pairs of a block: 16 or 32, as the experts_gemm_up and _down that follow have it
+  uint tile;    // pairs of a block: as many as the experts_gemm_up and _down that follow take, 16 or 32, or 128 with warpgroups
   uint blocks;  // records of the block map
 };
 

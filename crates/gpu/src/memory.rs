@@ -27,7 +27,7 @@ pub(crate) struct Sizes {
     pub slots: usize,
     /// Pages of keys and values for all of them.
     pub pages: usize,
-    /// Rows of a prefill step, a multiple of 32.
+    /// Rows of a prefill step, a multiple of 64.
     pub prefill_rows: usize,
     /// What the device makes many-row products of.
     pub tiles: Tiles,

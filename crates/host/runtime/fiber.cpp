@@ -6,8 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "sanitizers.h"
-
 #define LILY_STRING_(x) #x
 #define LILY_STRING(x) LILY_STRING_(x)
 // Symbols have a leading underscore on macOS.
@@ -115,7 +113,10 @@ Fibers::~Fibers() {
 
 void Fibers::provide(unsigned count, void (*body)()) {
   const unsigned have = unsigned(fibers_.size());
-  if (have < count) fibers_.resize(count);
+  if (have < count) {
+    fibers_.resize(count);
+    stacks_.resize(count);
+  }
   for (unsigned i = abandoned_ ? 0 : have; i < fibers_.size(); i++) begin(i, body);
   abandoned_ = false;
 }
@@ -127,23 +128,18 @@ void Fibers::begin(unsigned index, void (*body)()) {
   unpoison(fiber.memory + PAGE, STACK);
   if (fiber.sanitizer != nullptr) destroy_fiber(fiber.sanitizer);
   fiber.sanitizer = create_fiber();
-  fiber.stack.top = prepared(fiber.memory, index, body);
+  stacks_[index].top = prepared(fiber.memory, index, body);
 }
 
 void Fibers::enter(unsigned fiber) {
   worker_sanitizer_ = current_fiber();
   switch_fiber(fibers_[fiber].sanitizer);
-  lily_host_switch_stack(&worker_, &fibers_[fiber].stack);
-}
-
-void Fibers::change(unsigned from, unsigned to) {
-  switch_fiber(fibers_[to].sanitizer);
-  lily_host_switch_stack(&fibers_[from].stack, &fibers_[to].stack);
+  lily_host_switch_stack(&worker_, &stacks_[fiber]);
 }
 
 void Fibers::leave(unsigned fiber) {
   switch_fiber(worker_sanitizer_);
-  lily_host_switch_stack(&fibers_[fiber].stack, &worker_);
+  lily_host_switch_stack(&stacks_[fiber], &worker_);
 }
 
 }  // namespace lily_host

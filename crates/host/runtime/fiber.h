@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "sanitizers.h"
+
 namespace lily_host {
 
 // A suspended stack: what `switch_stack` has pushed lies at its top.
@@ -29,18 +31,26 @@ class Fibers {
   void abandon() { abandoned_ = true; }
   // From the worker's own stack to a fiber, from one to another, and back. These return when switched back to.
   void enter(unsigned fiber);
-  void change(unsigned from, unsigned to);
+  void change(unsigned from, unsigned to) {
+    switch_fiber(fibers_[to].sanitizer);
+    lily_host_switch_stack(&stacks_[from], &stacks_[to]);
+  }
   void leave(unsigned fiber);
+  // Has the top of a fiber's stack brought into the cache: the stacks of a SIMD-group do not fit the fastest one.
+  void prepare(unsigned fiber) const {
+    const char* top = static_cast<const char*>(stacks_[fiber].top);
+    for (unsigned i = 0; i < 4; i++) __builtin_prefetch(top + i * 64, 1);
+  }
 
  private:
   struct Fiber {
-    Stack stack;
     char* memory = nullptr;  // a guard page, then the stack
     void* sanitizer = nullptr;
   };
   void begin(unsigned fiber, void (*body)());
 
   std::vector<Fiber> fibers_;
+  std::vector<Stack> stacks_;  // of the fibers, close together
   bool abandoned_ = false;
   Stack worker_;
   void* worker_sanitizer_ = nullptr;

@@ -1,44 +1,70 @@
 #include "worker.h"
 
 #include <cstdio>
-#include <cstring>
+#include <utility>
 
 #include "sanitizers.h"
 
 namespace lily_host {
 namespace {
 
-thread_local Worker* running = nullptr;
+__thread Worker* running = nullptr;
 
-// Never inlined: a fiber must not keep the address of another thread's `running`.
+// Never inlined: a fiber that waits for its next threadgroup may find itself on another OS thread, and must not have kept
+// the address of this one's `running`.
 __attribute__((noinline)) Worker& worker() { return *running; }
 
 constexpr uint32_t ALL_LANES = ~0u;
 
-void body() { worker().run_threads(); }
+// Ways round the lanes of a SIMD-group: upwards, downwards, and some at random.
+struct Orders {
+  static constexpr unsigned RANDOM = 64;
+  uint8_t after[2 + RANDOM][LANES];
 
-bool same(const Site& a, const Site& b) {
-  return a.line == b.line && (a.operation == b.operation || std::strcmp(a.operation, b.operation) == 0) &&
-         (a.file == b.file || std::strcmp(a.file, b.file) == 0);
-}
+  Orders() {
+    uint64_t state = 0x9e3779b97f4a7c15u;
+    for (unsigned order = 0; order < 2 + RANDOM; order++) {
+      unsigned lanes[LANES];
+      for (unsigned i = 0; i < LANES; i++) lanes[i] = order == 1 ? LANES - 1 - i : i;
+      for (unsigned left = LANES; order > 1 && left > 1; left--) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        std::swap(lanes[left - 1], lanes[(state >> 32) % left]);
+      }
+      for (unsigned i = 0; i < LANES; i++) after[order][lanes[i]] = uint8_t(lanes[(i + 1) % LANES]);
+    }
+  }
+};
+
+void body() { worker().run_threads(); }
 
 std::string named(const Site& site) {
   return std::string(site.operation) + " (" + site.file + ":" + std::to_string(site.line) + ")";
 }
 
 // In words, with no call of memcpy: ThreadSanitizer would see it.
-void copy(void* to, const void* from, unsigned bytes) {
+inline void copy(void* to, const void* from, unsigned bytes) {
+  typedef uint64_t TwoWords __attribute__((aligned(4), may_alias));
+  if (bytes == 8) {
+    *static_cast<volatile TwoWords*>(to) = *static_cast<const TwoWords*>(from);
+    return;
+  }
   for (unsigned i = 0; i < bytes / 4; i++) static_cast<volatile uint32_t*>(to)[i] = static_cast<const uint32_t*>(from)[i];
 }
 
 }  // namespace
 
+__thread unsigned running_thread = 0;
+__thread Products* running_products = nullptr;
+
 void Worker::start(const Launch& launch, unsigned worker) {
   running = this;
   launch_ = &launch;
   simdgroup_count_ = launch.threads / LANES;
-  states_.resize(launch.threads);
-  if (simdgroups_.size() < simdgroup_count_) simdgroups_.resize(simdgroup_count_);
+  if (simdgroups_.size() < simdgroup_count_) {
+    simdgroups_.resize(simdgroup_count_);
+    products_.resize(simdgroup_count_);
+  }
+  running_products = products_.data();
   rotation_ = 0;
   random_ = (launch.seed + 1) * 0x9e3779b97f4a7c15u + worker;
   error.clear();
@@ -53,11 +79,12 @@ void Worker::finish() {
 bool Worker::run(const unsigned (&group)[3]) {
   for (int i = 0; i < 3; i++) group_[i] = group[i];
   unfinished_ = launch_->threads;
-  for (State& state : states_) state = State::RUNNABLE;
   for (unsigned i = 0; i < simdgroup_count_; i++) {
     Simdgroup& group = simdgroups_[i];
     group.runnable = ALL_LANES;
     group.arrived = group.finished = 0;
+    group.after = an_order();
+    products_[i].forget();
   }
   barrier_.waiting = 0;
   arena_.clear();
@@ -65,9 +92,77 @@ bool Worker::run(const unsigned (&group)[3]) {
   // does is ordered. So a conflict shows only if its two sides are on different fibers.
   if (THREAD_SANITIZER) rotation_ = (rotation_ + 37) % launch_->threads;
   release(&started_);
-  current_ = first();
+  go_on_with(first());
   fibers_.enter(fiber_of(current_));
   return error.empty();
+}
+
+// With no division: this is asked at every switch.
+inline unsigned Worker::fiber_of(unsigned thread) const {
+  if (!THREAD_SANITIZER) return thread;
+  const unsigned fiber = thread + rotation_, threads = launch_->threads;
+  return fiber < threads ? fiber : fiber - threads;
+}
+
+inline uint32_t Worker::random() {
+  random_ = random_ * 6364136223846793005u + 1442695040888963407u;
+  return uint32_t(random_ >> 32);
+}
+
+// In which order the lanes of a SIMD-group take turns until they have met: after which comes which.
+inline const uint8_t* Worker::an_order() {
+  static const Orders orders;
+  return orders.after[launch_->seed > 1 ? 2 + random() % Orders::RANDOM : launch_->seed];
+}
+
+unsigned Worker::first() {
+  switch (launch_->seed) {
+    case 0: return 0;
+    case 1: return launch_->threads - 1;
+    default: return random() % launch_->threads;
+  }
+}
+
+// The next thread to run: of the same SIMD-group if one can, so that it soon meets.
+inline bool Worker::next(unsigned& thread) {
+  const unsigned mine = current_ / LANES;
+  Simdgroup& group = simdgroups_[mine];
+  if (group.runnable != 0) {
+    unsigned lane = group.after[current_ % LANES];
+    if ((group.runnable >> lane & 1u) == 0) lane = pick(group.runnable, current_ % LANES);
+    thread = mine * LANES + lane;
+    fibers_.prepare(fiber_of(mine * LANES + group.after[lane]));
+    return true;
+  }
+  const unsigned start = launch_->seed > 1 ? random() % simdgroup_count_ : mine;
+  for (unsigned i = 0; i < simdgroup_count_; i++) {
+    const unsigned step = launch_->seed == 1 ? simdgroup_count_ - i : i;
+    const unsigned group = (start + step) % simdgroup_count_;
+    if (simdgroups_[group].runnable != 0) {
+      thread = group * LANES + pick(simdgroups_[group].runnable, launch_->seed == 1 ? 0 : LANES - 1);
+      return true;
+    }
+  }
+  return false;
+}
+
+// One of the lanes: the first after `after`, or the last before it, or any.
+inline unsigned Worker::pick(uint32_t lanes, unsigned after) {
+  if (launch_->seed == 1) {
+    const uint32_t before = lanes & ((1u << after) - 1);
+    return 31 - unsigned(__builtin_clz(before != 0 ? before : lanes));
+  }
+  if (launch_->seed > 1) after = random() % LANES;
+  const uint32_t beyond = after == LANES - 1 ? 0 : lanes & (ALL_LANES << (after + 1));
+  return unsigned(__builtin_ctz(beyond != 0 ? beyond : lanes));
+}
+
+inline void Worker::yield(const Site& site) {
+  const unsigned me = current_;
+  unsigned other = me;
+  if (!next(other)) fail_stuck(site);
+  go_on_with(other);
+  if (other != me) fibers_.change(fiber_of(me), fiber_of(other));
 }
 
 void Worker::run_threads() {
@@ -85,7 +180,6 @@ void Worker::thread_finished() {
   Simdgroup& group = group_of(me);
   group.runnable &= ~(1u << me % LANES);
   group.finished |= 1u << me % LANES;
-  states_[me] = State::FINISHED;
   unfinished_--;
   if (group.arrived != 0) fail(group.site, "is not reached by lane " + std::to_string(me % LANES) + ", which has returned");
   if (barrier_.waiting > 0) fail(barrier_.site, "is not reached by thread " + std::to_string(me) + ", which has returned");
@@ -95,24 +189,23 @@ void Worker::thread_finished() {
   }
   unsigned other;
   next(other);  // there is one: who waits has been dealt with
-  current_ = other;
+  go_on_with(other);
   fibers_.change(fiber_of(me), fiber_of(other));
 }
 
-void Worker::yield(const Site& site) {
-  const unsigned me = current_;
-  unsigned other;
-  if (!next(other)) fail(site, stuck());
-  current_ = other;
-  if (other != me) fibers_.change(fiber_of(me), fiber_of(other));
+void Worker::cannot_meet(const Site& site, const Simdgroup& group) {
+  if (group.finished != 0) fail(site, "comes after some lanes of the SIMD-group have returned");
+  fail(site, "while other lanes of the SIMD-group wait at " + named(group.site));
 }
 
 void Worker::meet(const Site& site, void* value, unsigned bytes, void (*combine)(Slots&)) {
   const unsigned me = current_, lane = me % LANES;
   Simdgroup& group = group_of(me);
-  if (group.finished != 0) fail(site, "comes after some lanes of the SIMD-group have returned");
-  if (group.arrived == 0) group.site = site;
-  else if (!same(group.site, site)) fail(site, "while other lanes of the SIMD-group wait at " + named(group.site));
+  if (group.arrived == 0) {
+    group.site = site;
+    group.after = an_order();
+  }
+  if (group.finished != 0 || !same(group.site, site)) cannot_meet(site, group);
   Slots& slots = group.slots[group.meetings % 2];
   unsigned char* own = slots.bytes + lane * bytes;
   copy(own, value, bytes);
@@ -125,9 +218,7 @@ void Worker::meet(const Site& site, void* value, unsigned bytes, void (*combine)
   } else {
     const unsigned meeting = group.meetings;
     group.runnable &= ~(1u << lane);
-    states_[me] = State::MEETING;
     while (group.meetings == meeting) yield(site);
-    states_[me] = State::RUNNABLE;
   }
   copy(value, own, bytes);
 }
@@ -140,25 +231,30 @@ void Worker::simdgroup_barrier(const Site& site, bool orders_memory) {
   if (orders_memory) acquire(order);
 }
 
+void Worker::cannot_wait(const Site& site, const Simdgroup& group) {
+  if (unfinished_ != launch_->threads) fail(site, "comes after some threads have returned");
+  if (group.arrived != 0) fail(site, "while other lanes of the SIMD-group wait at " + named(group.site));
+  fail(site, "while other threads wait at " + named(barrier_.site));
+}
+
 void Worker::threadgroup_barrier(const Site& site, bool orders_memory) {
   const unsigned me = current_;
   Simdgroup& group = group_of(me);
-  if (unfinished_ != launch_->threads) fail(site, "comes after some threads have returned");
-  if (group.arrived != 0) fail(site, "while other lanes of the SIMD-group wait at " + named(group.site));
   if (barrier_.waiting == 0) barrier_.site = site;
-  else if (!same(barrier_.site, site)) fail(site, "while other threads wait at " + named(barrier_.site));
+  if (unfinished_ != launch_->threads || group.arrived != 0 || !same(barrier_.site, site)) cannot_wait(site, group);
   char* order = &barrier_.memory_order[barrier_.passed % 2];
   if (orders_memory) release(order);
   if (++barrier_.waiting == launch_->threads) {
     barrier_.waiting = 0;
     barrier_.passed++;
-    for (unsigned i = 0; i < simdgroup_count_; i++) simdgroups_[i].runnable = ALL_LANES;
+    for (unsigned i = 0; i < simdgroup_count_; i++) {
+      simdgroups_[i].runnable = ALL_LANES;
+      simdgroups_[i].after = an_order();
+    }
   } else {
     const unsigned barrier = barrier_.passed;
     group.runnable &= ~(1u << me % LANES);
-    states_[me] = State::AT_BARRIER;
     while (barrier_.passed == barrier) yield(site);
-    states_[me] = State::RUNNABLE;
   }
   if (orders_memory) acquire(order);
 }
@@ -182,73 +278,22 @@ void Worker::fail(const Site& site, const std::string& message) {
   __builtin_unreachable();
 }
 
-std::string Worker::stuck() const {
-  unsigned counts[4] = {};
-  for (State state : states_) counts[unsigned(state)]++;
-  std::string text = "is not reached by all threads: " + std::to_string(counts[unsigned(State::AT_BARRIER)]) + " wait at ";
+void Worker::fail_stuck(const Site& site) {
+  unsigned meeting = 0;
+  for (unsigned i = 0; i < simdgroup_count_; i++) meeting += unsigned(__builtin_popcount(simdgroups_[i].arrived));
+  std::string text = "is not reached by all threads: " + std::to_string(barrier_.waiting) + " wait at ";
   text += (barrier_.waiting > 0 ? named(barrier_.site) : std::string("a threadgroup_barrier")) + ", ";
-  text += std::to_string(counts[unsigned(State::MEETING)]) + " at SIMD-group operations, ";
-  return text + std::to_string(counts[unsigned(State::FINISHED)]) + " have returned";
+  text += std::to_string(meeting) + " at SIMD-group operations, ";
+  fail(site, text + std::to_string(launch_->threads - unfinished_) + " have returned");
 }
 
-// With no division: this is asked at every switch.
-unsigned Worker::fiber_of(unsigned thread) const {
-  const unsigned fiber = thread + rotation_, threads = launch_->threads;
-  return fiber < threads ? fiber : fiber - threads;
-}
-
-uint32_t Worker::random() {
-  random_ = random_ * 6364136223846793005u + 1442695040888963407u;
-  return uint32_t(random_ >> 32);
-}
-
-unsigned Worker::first() {
-  switch (launch_->seed) {
-    case 0: return 0;
-    case 1: return launch_->threads - 1;
-    default: return random() % launch_->threads;
-  }
-}
-
-// The next thread to run: of the same SIMD-group if one can, so that it soon meets.
-bool Worker::next(unsigned& thread) {
-  const unsigned mine = current_ / LANES;
-  if (simdgroups_[mine].runnable != 0) {
-    thread = mine * LANES + pick(simdgroups_[mine].runnable, current_ % LANES);
-    return true;
-  }
-  const unsigned start = launch_->seed > 1 ? random() % simdgroup_count_ : mine;
-  for (unsigned i = 0; i < simdgroup_count_; i++) {
-    const unsigned step = launch_->seed == 1 ? simdgroup_count_ - i : i;
-    const unsigned group = (start + step) % simdgroup_count_;
-    if (simdgroups_[group].runnable != 0) {
-      thread = group * LANES + pick(simdgroups_[group].runnable, launch_->seed == 1 ? 0 : LANES - 1);
-      return true;
-    }
-  }
-  return false;
-}
-
-// One of the lanes: the first after `after`, or the last before it, or any.
-unsigned Worker::pick(uint32_t lanes, unsigned after) {
-  if (launch_->seed == 1) {
-    const uint32_t before = lanes & ((1u << after) - 1);
-    return 31 - unsigned(__builtin_clz(before != 0 ? before : lanes));
-  }
-  if (launch_->seed > 1) after = random() % LANES;
-  const uint32_t beyond = after == LANES - 1 ? 0 : lanes & (ALL_LANES << (after + 1));
-  return unsigned(__builtin_ctz(beyond != 0 ? beyond : lanes));
-}
-
-// What runtime.h promises to kernels.
-void meet(const Site& site, void* value, unsigned bytes, void (*combine)(Slots&)) { worker().meet(site, value, bytes, combine); }
-void simdgroup_barrier(const Site& site, bool orders_memory) { worker().simdgroup_barrier(site, orders_memory); }
-void threadgroup_barrier(const Site& site, bool orders_memory) { worker().threadgroup_barrier(site, orders_memory); }
-unsigned lane() { return worker().current() % LANES; }
-unsigned simdgroup() { return worker().current() / LANES; }
+// What runtime.h promises to kernels, which stay on one OS thread.
+void meet(const Site& site, void* value, unsigned bytes, void (*combine)(Slots&)) { running->meet(site, value, bytes, combine); }
+void simdgroup_barrier(const Site& site, bool orders_memory) { running->simdgroup_barrier(site, orders_memory); }
+void threadgroup_barrier(const Site& site, bool orders_memory) { running->threadgroup_barrier(site, orders_memory); }
 void* threadgroup_memory(unsigned number, unsigned bytes, unsigned alignment) {
-  return worker().threadgroup_memory(number, bytes, alignment);
+  return running->threadgroup_memory(number, bytes, alignment);
 }
-void fail(const Site& site, const char* message) { worker().fail(site, message); }
+void fail(const Site& site, const char* message) { running->fail(site, message); }
 
 }  // namespace lily_host

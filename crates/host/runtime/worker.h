@@ -39,18 +39,15 @@ class Worker {
   void simdgroup_barrier(const Site& site, bool orders_memory);
   [[noreturn]] void fail(const Site& site, const std::string& message);
   void* threadgroup_memory(unsigned number, unsigned bytes, unsigned alignment);
-  unsigned current() const { return current_; }
-
   // What a fiber does, over and over.
   [[noreturn]] void run_threads();
 
  private:
-  enum class State : uint8_t { RUNNABLE, MEETING, AT_BARRIER, FINISHED };
-
   struct Simdgroup {
     uint32_t runnable;  // lanes, a bit each
     uint32_t arrived;   // at the meeting under way
     uint32_t finished;
+    const uint8_t* after;  // which lane takes its turn after which
     unsigned meetings;  // parity says which slots are in use: a lane may come to the next meeting before another has left this
     Site site;
     Slots slots[2];
@@ -66,6 +63,7 @@ class Worker {
 
   unsigned fiber_of(unsigned thread) const;
   Simdgroup& group_of(unsigned thread) { return simdgroups_[thread / LANES]; }
+  void go_on_with(unsigned thread) { current_ = running_thread = thread; }
   unsigned first();
   bool next(unsigned& thread);
   unsigned pick(uint32_t lanes, unsigned after);
@@ -73,7 +71,11 @@ class Worker {
   // Lets another thread run; returns when this one is to go on.
   void yield(const Site& site);
   void thread_finished();
-  std::string stuck() const;
+  const uint8_t* an_order();
+  // What is wrong, where threads cannot come together. Apart from the functions that bring them, which are to be small.
+  [[noreturn, gnu::cold]] void cannot_meet(const Site& site, const Simdgroup& group);
+  [[noreturn, gnu::cold]] void cannot_wait(const Site& site, const Simdgroup& group);
+  [[noreturn, gnu::cold]] void fail_stuck(const Site& site);
 
   const Launch* launch_ = nullptr;
   unsigned simdgroup_count_ = 0;
@@ -85,8 +87,8 @@ class Worker {
   Fibers fibers_;
   Arena arena_;
   Barrier barrier_ = {};
-  std::vector<State> states_;
   std::vector<Simdgroup> simdgroups_;
+  std::vector<Products> products_;  // of each SIMD-group
   char started_ = 0, finished_ = 0;  // only addresses, for ThreadSanitizer
 };
 

@@ -56,12 +56,14 @@ fn launch(kernels: &Kernels, kernel: &str, groups: u32, seed: u64) -> Result<Vec
 fn parted_threads_are_an_error_with_the_line() {
     let kernels = Kernels::load(&shared_object(Flavour::Plain), &sources()).expect("it loads");
     let cases = [
-        ("barrier_in_a_branch", "threadgroup_barrier (kernels/threads.metal:6)"),
+        ("barrier_in_a_branch", "threadgroup_barrier (kernels/threads.metal:7)"),
         ("two_barriers", "while other threads wait at threadgroup_barrier (kernels/threads.metal:1"),
-        ("return_before_a_barrier", "threadgroup_barrier (kernels/threads.metal:20)"),
+        ("return_before_a_barrier", "threadgroup_barrier (kernels/threads.metal:21)"),
         ("sum_in_two_branches", "while other lanes of the SIMD-group wait at simd_sum (kernels/threads.metal:"),
-        ("sum_of_some_lanes", "simd_sum (kernels/threads.metal:34)"),
-        ("barrier_or_sum", "(kernels/threads.metal:39)"),
+        ("sum_of_some_lanes", "simd_sum (kernels/threads.metal:35)"),
+        ("barrier_or_sum", "(kernels/threads.metal:54)"),
+        ("product_of_some_lanes", "simdgroup_multiply_accumulate (kernels/threads.metal:41)"),
+        ("more_products_in_some_lanes", "are not the same products in all lanes"),
         ("lane_beyond_the_group", "the lane asked for is beyond the SIMD-group"),
         ("few_threads", "128 threads a threadgroup, but it allows 64"),
     ];

@@ -7,12 +7,39 @@
 #if !defined(__CUDACC__) && !defined(__OPENCL_CPP_VERSION__)
 namespace metal {
 
-template <class T, int ROWS, int COLUMNS> struct simdgroup_matrix {
+LILY_INLINE void make_products();
+
+// Two elements of a lane: of row lane / 4, columns lane % 4 * 2 and the next.
+template <class T> struct Elements {
+  vec<T, 2> elements;
+  LILY_INLINE vec<T, 2>& seen() { return elements; }
+  LILY_INLINE const vec<T, 2>& seen() const { return elements; }
+};
+// Those may have products to come, which are added before anybody sees them or they are gone.
+template <> struct Elements<float> {
+  lily_host::Sums sums;
+  Elements() { sums.waiting = false; }
+  LILY_INLINE Elements(const Elements& other) : Elements() { *this = other; }
+  LILY_INLINE Elements& operator=(const Elements& other) {
+    const vec<float, 2> from = other.seen();
+    seen() = from;
+    return *this;
+  }
+  LILY_INLINE ~Elements() { seen(); }
+  LILY_INLINE const vec<float, 2>& seen() const {
+    if (sums.waiting) make_products();
+    return reinterpret_cast<const vec<float, 2>&>(sums.elements);
+  }
+  LILY_INLINE vec<float, 2>& seen() {
+    return const_cast<vec<float, 2>&>(static_cast<const Elements*>(this)->seen());
+  }
+};
+
+template <class T, int ROWS, int COLUMNS> struct simdgroup_matrix : Elements<T> {
   static_assert(ROWS == 8 && COLUMNS == 8, "Metal's matrices are 8 x 8");
-  vec<T, 2> elements;  // row lane / 4, columns lane % 4 * 2 and the next
   simdgroup_matrix() = default;
-  explicit LILY_INLINE simdgroup_matrix(T value) : elements(value) {}
-  LILY_INLINE vec<T, 2>& thread_elements() { return elements; }
+  explicit LILY_INLINE simdgroup_matrix(T value) { this->seen() = vec<T, 2>(value); }
+  LILY_INLINE vec<T, 2>& thread_elements() { return this->seen(); }
 };
 typedef simdgroup_matrix<float, 8, 8> simdgroup_float8x8;
 typedef simdgroup_matrix<half, 8, 8> simdgroup_half8x8;
@@ -39,41 +66,80 @@ LILY_INLINE void agree(const lily_host::Site& site, const void* matrix) {
 template <class T>
 LILY_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8>& to, const T* from, ulong per_row = 8, ulong2 origin = ulong2(0),
                                 bool transposed = false) {
-  for (int i = 0; i < 2; i++) to.elements[i] = from[matrix_element(i, per_row, origin, transposed)];
+  vec<T, 2>& elements = to.seen();
+  for (int i = 0; i < 2; i++) elements[i] = from[matrix_element(i, per_row, origin, transposed)];
 }
 template <class T>
 LILY_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& from, T* to, ulong per_row = 8, ulong2 origin = ulong2(0),
                                  bool transposed = false, LILY_HERE) {
+  const vec<T, 2>& elements = from.seen();
   agree(LILY_SITE("simdgroup_store"), to);
-  for (int i = 0; i < 2; i++) to[matrix_element(i, per_row, origin, transposed)] = from.elements[i];
+  for (int i = 0; i < 2; i++) to[matrix_element(i, per_row, origin, transposed)] = elements[i];
 }
 
-// In: the lane's elements of both factors. Out: its elements of the product, in place of the first's.
-struct Factors {
-  float a[2], b[2];
-};
+// Makes the products that the running SIMD-group has asked for. A lane's slot says how many it has asked for, and becomes
+// NOT_ALIKE if others have asked for more or fewer.
+constexpr unsigned NOT_ALIKE = ~0u;
 LILY_UNCHECKED inline void multiply(lily_host::Slots& slots) {
-  float a[8][8], b[8][8], product[8][8] = {};
-  for (unsigned lane = 0; lane < lily_host::LANES; lane++)
-    for (int i = 0; i < 2; i++) {
-      const Factors& factors = lily_host::slot<Factors>(slots, lane);
-      a[lane / 4][lane % 4 * 2 + i] = factors.a[i];
-      b[lane / 4][lane % 4 * 2 + i] = factors.b[i];
+  lily_host::Products& group = lily_host::running_products[lily_host::simdgroup()];
+  bool alike = true;
+  for (unsigned lane = 0; lane < lily_host::LANES; lane++) alike = alike && lily_host::slot<unsigned>(slots, lane) == group.most_asked;
+  for (unsigned lane = 0; !alike && lane < lily_host::LANES; lane++) lily_host::slot<unsigned>(slots, lane) = NOT_ALIKE;
+  for (unsigned i = 0; alike && i < group.most_asked; i++) {
+    for (unsigned row = 0; row < 8; row++) {
+      lily_host::MatrixRow product = {};
+      for (unsigned k = 0; k < 8; k++) product += group.left[i][row][k] * group.right[i][k];
+      for (unsigned pair = 0; pair < 4; pair++) {
+        lily_host::Sums& sums = *group.sums[i][row * 4 + pair];
+        for (unsigned e = 0; e < 2; e++) sums.elements[e] = product[pair * 2 + e] + sums.elements[e];
+        sums.waiting = false;
+      }
     }
-  for (int row = 0; row < 8; row++)
-    for (int k = 0; k < 8; k++)
-      for (int column = 0; column < 8; column++) product[row][column] += a[row][k] * b[k][column];
-  for (unsigned lane = 0; lane < lily_host::LANES; lane++)
-    for (int i = 0; i < 2; i++) lily_host::slot<Factors>(slots, lane).a[i] = product[lane / 4][lane % 4 * 2 + i];
+  }
+  group.forget();
+}
+LILY_INLINE void make_products() {
+  const lily_host::Products& group = lily_host::running_products[lily_host::simdgroup()];
+  const lily_host::Site site = group.sites[0];
+  if (exchange(site, group.asked[lily_host::lane()], &multiply) == NOT_ALIKE) lily_host::fail(site, "and what follows are not the same products in all lanes");
+}
+// sums += left · right, before they are seen.
+LILY_UNCHECKED inline void ask_product(const lily_host::Site& site, const float (&left)[2], const float (&right)[2], lily_host::Sums& sums) {
+  lily_host::Products& group = lily_host::running_products[lily_host::simdgroup()];
+  const unsigned lane = lily_host::lane();
+  if (group.asked[lane] == group.MOST) make_products();
+  const unsigned i = group.asked[lane]++;
+  if (i == group.most_asked)
+    group.sites[group.most_asked++] = site;
+  else if (!lily_host::same(group.sites[i], site)) lily_host::fail(site, "while other lanes of the SIMD-group ask for another product");
+  for (unsigned e = 0; e < 2; e++) {
+    group.left[i][lane / 4][lane % 4 * 2 + e] = left[e];
+    group.right[i][lane / 4][lane % 4 * 2 + e] = right[e];
+  }
+  group.sums[i][lane] = &sums;
+  sums.waiting = true;
 }
 
 // d = a·b + c
 template <class D, class A, class B, class C>
 LILY_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
                                                const simdgroup_matrix<B, 8, 8>& b, const simdgroup_matrix<C, 8, 8>& c, LILY_HERE) {
-  const Factors factors = {{float(a.elements[0]), float(a.elements[1])}, {float(b.elements[0]), float(b.elements[1])}};
-  const Factors product = exchange(LILY_SITE("simdgroup_multiply_accumulate"), factors, &multiply);
-  for (int i = 0; i < 2; i++) d.elements[i] = D(product.a[i] + float(c.elements[i]));
+  const lily_host::Site site = LILY_SITE("simdgroup_multiply_accumulate");
+  const vec<A, 2>& of_a = a.seen();
+  const vec<B, 2>& of_b = b.seen();
+  const float left[2] = {float(of_a[0]), float(of_a[1])}, right[2] = {float(of_b[0]), float(of_b[1])};
+  if constexpr (is_same_v<D, float> && is_same_v<C, float>) {
+    if (&d != &c) d = c;
+    ask_product(site, left, right, d.sums);
+  } else {
+    const vec<C, 2>& of_c = c.seen();
+    simdgroup_matrix<float, 8, 8> sums;
+    for (int i = 0; i < 2; i++) sums.sums.elements[i] = float(of_c[i]);
+    ask_product(site, left, right, sums.sums);
+    const vec<float, 2>& made = sums.seen();
+    vec<D, 2>& to = d.seen();
+    for (int i = 0; i < 2; i++) to[i] = D(made[i]);
+  }
 }
 template <class D, class A, class B>
 LILY_INLINE void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,

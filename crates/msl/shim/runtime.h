@@ -12,6 +12,10 @@ struct Site {
   const char* file;
   int line;
 };
+__attribute__((always_inline)) inline bool same(const Site& a, const Site& b) {
+  return a.line == b.line && (a.operation == b.operation || __builtin_strcmp(a.operation, b.operation) == 0) &&
+         (a.file == b.file || __builtin_strcmp(a.file, b.file) == 0);
+}
 
 // What the lanes of a SIMD-group bring to a meeting and take from it: a slot a lane, each as large as the values, one behind
 // the other, as a few cache lines hold all.
@@ -28,8 +32,34 @@ void simdgroup_barrier(const Site& site, bool orders_memory);
 void threadgroup_barrier(const Site& site, bool orders_memory);
 
 // Of the running thread: its place in the SIMD-group, and the SIMD-group's place in the threadgroup.
-unsigned lane();
-unsigned simdgroup();
+extern __thread unsigned running_thread;
+inline unsigned lane() { return running_thread % LANES; }
+inline unsigned simdgroup() { return running_thread / LANES; }
+
+// A row of an 8×8 matrix, of which a lane has two elements: of row lane / 4, lane % 4 * 2 and the next.
+typedef float MatrixRow __attribute__((vector_size(32)));
+// A lane's two elements of a matrix of sums.
+struct Sums {
+  alignas(8) float elements[2];
+  bool waiting;  // for products
+};
+// The products of 8×8 matrices that a SIMD-group has asked for and not yet seen. They are made together, when a lane looks at
+// a sum or there is no more room: a meeting costs a switch of stacks for every lane.
+struct Products {
+  static constexpr unsigned MOST = 16;
+  unsigned asked[LANES];  // by each lane
+  unsigned most_asked;    // by any lane
+  Site sites[MOST];
+  Sums* sums[MOST][LANES];
+  MatrixRow left[MOST][8], right[MOST][8];
+
+  // Inlined into functions that no sanitizer sees.
+  __attribute__((always_inline)) void forget() {
+    for (unsigned& count : asked) count = 0;
+    most_asked = 0;
+  }
+};
+extern __thread Products* running_products;  // of the threadgroup's SIMD-groups
 
 // The threadgroup's variable `number` of the kernel's file; made, full of NaNs, by the first thread that asks.
 void* threadgroup_memory(unsigned number, unsigned bytes, unsigned alignment);

@@ -1,5 +1,6 @@
 // Kernels whose threads part where they must stay together.
 #include <metal_stdlib>
+#include <metal_simdgroup_matrix>
 using namespace metal;
 
 [[kernel]] void barrier_in_a_branch(device float* a [[buffer(0)]], uint index [[thread_index_in_threadgroup]]) {
@@ -32,6 +33,20 @@ using namespace metal;
 
 [[kernel]] void sum_of_some_lanes(device float* a [[buffer(0)]], uint index [[thread_index_in_threadgroup]]) {
   if (index % 32 < 20) a[index] = simd_sum(a[index]);
+}
+
+[[kernel]] void product_of_some_lanes(device float* a [[buffer(0)]], uint index [[thread_index_in_threadgroup]]) {
+  simdgroup_matrix<float, 8, 8> factor, sums(0.0f);
+  simdgroup_load(factor, a);
+  if (index % 32 < 20) simdgroup_multiply_accumulate(sums, factor, factor, sums);
+  simdgroup_store(sums, a);
+}
+
+[[kernel]] void more_products_in_some_lanes(device float* a [[buffer(0)]], uint index [[thread_index_in_threadgroup]]) {
+  simdgroup_matrix<float, 8, 8> factor, sums(0.0f);
+  simdgroup_load(factor, a);
+  for (uint i = 0; i <= index % 2; i++) simdgroup_multiply_accumulate(sums, factor, factor, sums);
+  simdgroup_store(sums, a);
 }
 
 [[kernel]] void barrier_or_sum(device float* a [[buffer(0)]], uint index [[thread_index_in_threadgroup]]) {

@@ -84,6 +84,8 @@ pub fn continuation<B: Backend>(backend: &mut B, state: &mut B::State, tokens: &
 pub struct Agreement {
     pub mean: f32,
     pub largest: f32,
+    /// By how much the distance between the CPU's two largest is off at most.
+    pub distance: f32,
     /// Positions where the CPU's two largest are apart, and how many of them have the same largest.
     pub clear: usize,
     pub clear_equal: usize,
@@ -94,7 +96,9 @@ impl Agreement {
         let mut agreement = Self::default();
         for (ours, theirs) in ours.chunks(vocabulary).zip(theirs.chunks(vocabulary)) {
             let [best, second] = two_largest(theirs);
-            if theirs[best] - theirs[second] > super::APART {
+            let distances = [theirs, ours].map(|logits| logits[best] - logits[second]);
+            agreement.distance = agreement.distance.max((distances[0] - distances[1]).abs());
+            if distances[0] > super::APART {
                 agreement.clear += 1;
                 agreement.clear_equal += usize::from(two_largest(ours)[0] == best);
             }
@@ -121,16 +125,6 @@ fn two_largest(logits: &[f32]) -> [usize; 2] {
         }
     }
     largest
-}
-
-/// Greedy choices beside the CPU's.
-#[derive(Debug, Default)]
-pub struct Greedy {
-    /// How many were the same, and how many had to be.
-    pub equal: u64,
-    pub clear: u64,
-    /// The widest margin of the CPU's choice over its second where they were not.
-    pub widest: f32,
 }
 
 /// The same sequence on both.
@@ -162,28 +156,5 @@ impl Pair {
         let theirs = logits(&mut self.cpu, &mut self.on_cpu, tokens);
         let ours = logits(&mut self.gpu, &mut self.on_gpu, tokens);
         Agreement::new(&ours, &theirs, self.gpu.description().logits)
-    }
-
-    /// Appends the prompt and then, step by step, the CPU's greedy choice; the GPU's must be the same wherever the CPU's two
-    /// largest logits are `apart`.
-    pub fn compare_greedy(&mut self, prompt: &[u32], steps: u64, apart: f32) -> Greedy {
-        let mut greedy = Greedy::default();
-        let mut tokens = prompt.to_vec();
-        for step in 0..steps {
-            let found = next(&mut self.gpu, &mut self.on_gpu, &tokens, step);
-            let draw = Draw { counter: step, top_logprobs: Some(2), ..GREEDY };
-            let output = run(&mut self.cpu, &mut self.on_cpu, &tokens, Want::Sample(draw));
-            let Output::Sample(sample) = output else { panic!("asked for a sample, got {output:?}") };
-            let margin = sample.top[0].logprob - sample.top[1].logprob;
-            greedy.clear += u64::from(margin > apart);
-            if found == sample.token {
-                greedy.equal += 1;
-            } else {
-                assert!(margin <= apart, "after {} tokens, step {step}: {margin} apart", prompt.len());
-                greedy.widest = greedy.widest.max(margin);
-            }
-            tokens = vec![sample.token];
-        }
-        greedy
     }
 }
