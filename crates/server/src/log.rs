@@ -4,6 +4,7 @@
 use crate::error::Refusal;
 use crate::generate::Counts;
 use crate::metrics::Metrics;
+use crate::shared::SECRET_DIGITS;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode};
@@ -60,13 +61,15 @@ pub(crate) async fn requests(State(watch): State<Watch>, mut request: Request, n
     response.map(|body| Body::new(Logged { body, _line: line }))
 }
 
-/// A path as the log has it, without what may be the id of a response: who knows one can read its conversation. In a path
-/// that was mistyped that may stand anywhere, and encoded.
+/// A path as the log has it, without what may be the id of a response, or of one of its items, which holds the same number:
+/// who knows one can read its conversation. In a path that was mistyped that may stand anywhere, and encoded.
 fn shown(path: &str, endpoint: &str) -> String {
     if endpoint.starts_with("/v1/responses/") {
         return endpoint.to_owned();
     }
-    let is_secret = |part: &str| part.contains('%') || part.to_ascii_lowercase().contains(RESPONSE_ID);
+    let has_number = |part: &str| part.split(|c: char| !c.is_ascii_hexdigit()).any(|run| run.len() >= SECRET_DIGITS);
+    let is_secret =
+        |part: &str| part.contains('%') || part.to_ascii_lowercase().contains(RESPONSE_ID) || has_number(part);
     let parts = path.split('/').map(|part| if is_secret(part) { "…" } else { part });
     parts.collect::<Vec<_>>().join("/").chars().take(LONGEST_PATH).collect()
 }

@@ -16,6 +16,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
+/// Hexadecimal digits of an id that nobody can guess.
+pub(crate) const SECRET_DIGITS: usize = 24;
 /// Bodies from here on count as large: reading one can take seconds.
 const LARGE_BODY: usize = 256 << 10;
 /// Large bodies read at once. Small ones never wait for them.
@@ -113,7 +115,7 @@ impl Shared {
 
     /// As [`Self::id`], and one that nobody can guess who was not told.
     pub(crate) fn secret_id(&self, prefix: &str) -> String {
-        format!("{prefix}{}", &secret()[..24])
+        format!("{prefix}{}", &secret()[..SECRET_DIGITS])
     }
 }
 

@@ -84,7 +84,8 @@ impl Tools {
 
     /// Those that a reply may call.
     pub(crate) fn callable(&self) -> impl Iterator<Item = &Value> {
-        let is_replaced = |tool: &Value| self.later.iter().any(|later| name(later) == name(tool));
+        let replaced: HashSet<&str> = self.later.iter().filter_map(name).collect();
+        let is_replaced = move |tool: &Value| name(tool).is_some_and(|name| replaced.contains(name));
         let is_withdrawn = |tool: &Value| name(tool).is_some_and(|name| self.withdrawn.contains(name));
         let earlier = self.definitions.iter().filter(move |tool| !is_replaced(tool));
         earlier.chain(&self.later).filter(move |tool| !is_withdrawn(tool))

@@ -8,7 +8,8 @@ use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use lily_chat::spelled;
 use serde_json::Value;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::collections::hash_map::{Entry, HashMap};
 
 use crate::tools::Tools;
 
@@ -56,6 +57,8 @@ impl Change {
 pub(super) struct Changes {
     /// The definitions that hold, in the order in which their names came up first.
     pub(super) defined: Vec<Value>,
+    /// The place of each name among those.
+    places: HashMap<String, usize>,
     /// The names of tools that cannot be called.
     pub(super) withdrawn: HashSet<String>,
 }
@@ -81,9 +84,12 @@ impl Changes {
             }
             Some(Change::Defined(definition)) => {
                 self.withdrawn.remove(name_of(&definition));
-                match self.defined.iter_mut().find(|known| name_of(known) == name_of(&definition)) {
-                    Some(known) => *known = definition,
-                    None => self.defined.push(definition),
+                match self.places.entry(name_of(&definition).to_owned()) {
+                    Entry::Occupied(place) => self.defined[*place.get()] = definition,
+                    Entry::Vacant(place) => {
+                        place.insert(self.defined.len());
+                        self.defined.push(definition);
+                    }
                 }
             }
             Some(Change::Withdrawn(name)) => {
@@ -167,7 +173,7 @@ mod tests {
             refer("tool_addition", "k"),
             elsewhere
         ]);
-        let Changes { defined, withdrawn } = changes(blocks).expect("fine");
+        let Changes { defined, withdrawn, .. } = changes(blocks).expect("fine");
         let names: Vec<&str> = defined.iter().map(super::name_of).collect();
         assert_eq!((names, &defined[0]["function"]["description"]), (vec!["f", "g"], &json!("new")));
         assert_eq!(withdrawn, ["g", "h"].map(str::to_owned).into());

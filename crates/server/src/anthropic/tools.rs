@@ -46,7 +46,7 @@ pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiE
     for name in shown {
         deferred.remove(&name);
     }
-    let Changes { defined, withdrawn } = changes;
+    let Changes { defined, withdrawn, .. } = changes;
     let mut tools = Tools { definitions, deferred, later: defined, withdrawn, ..Tools::default() };
     let (choice, parallel) = read_choice(request, &tools, &elsewhere)?;
     if tools.callable().next().is_none() && !elsewhere.is_empty() && choice != Choice::None {

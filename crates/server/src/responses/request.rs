@@ -51,8 +51,11 @@ pub(crate) fn read(mut request: Value, shared: &Shared, counts: Arc<Counts>) -> 
     };
     let input = read_input(input, previous.is_some(), shared)?;
     let (messages, tools, functions) = conversation(&fields, &earlier, &input)?;
-    if messages.iter().any(|message| message.get("reasoning_content").is_some()) {
-        // The template would take earlier turns' reasoning out at each question: all since the last one would be read again.
+    // The template would take earlier turns' reasoning out at each question: all since the last one would be read again.
+    // Without thinking a turn begins with an empty one. Where turns were thought over and their client does not send that
+    // back, empty ones would teach the model not to think.
+    let thinks = kwargs.get("enable_thinking") != Some(&false.into());
+    if !thinks || messages.iter().any(|message| message.get("reasoning_content").is_some()) {
         kwargs.entry("preserve_thinking").or_insert(true.into());
     }
     // Whoever knows the id can read the conversation.

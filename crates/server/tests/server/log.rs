@@ -183,11 +183,12 @@ fn no_id_of_a_response_is_logged() {
         ("/v1/Responses/resp_sesame", "/v1/Responses/…"),
         ("/response/resp%5Fsesame", "/response/…"),
         ("/v1/models/RESP_SESAME", "/v1/models/…"),
+        ("/v1/items/msg_0123456789abcdef01234567_0", "/v1/items/…"),
     ] {
         assert_eq!(get(server.address, mistyped).status, 404);
         log.line(&[&format!("path=\"{shown}\""), "status=404"]);
     }
-    assert!(!log.text().to_ascii_lowercase().contains("sesame"));
+    assert!(!log.text().to_ascii_lowercase().contains("sesame") && !log.text().contains("0123456789abcdef"));
 }
 
 #[test]
