@@ -63,8 +63,9 @@ class Server:
         threading.Thread(target=self.read, daemon=True).start()
 
     def wait_until_idle(self):
-        """Returns once no request is under way and the log has told of all that were."""
-        while True:
+        """Returns once no request is under way and the log has told of all that were, or after a minute."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             with urllib.request.urlopen(f"{self.url}/status", timeout=60) as answer:
                 now = json.load(answer)["requests"]
             told = len(self.requests)

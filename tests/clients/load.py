@@ -244,7 +244,7 @@ async def run(
         await asyncio.sleep(0.01)
     if slow:
         # What they asked for has been generated before the others come, and most of it waits for them.
-        async with connect() as client:
+        async with connect() as client, asyncio.timeout(PATIENCE):
             while (engine := (await client.get("/health")).json()["engine"])["running"] + engine["queued"] > 0:
                 await asyncio.sleep(0.1)
     begun = time.monotonic()

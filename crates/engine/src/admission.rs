@@ -63,7 +63,7 @@ impl<B: Backend> Runner<B> {
             let Parts { state, tokens, drawn, .. } = sequence.part();
             if in_slices {
                 self.abandon_chunk();
-                // Some layers have read the chunk, others have not; what it was before it is kept already.
+                // Some layers have read the chunk, others have not; what it was before it is kept already, if the cache had room.
                 drop(state);
             } else {
                 self.keep(state, &tokens, drawn, Lasts::InMemory);

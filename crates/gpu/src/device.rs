@@ -82,7 +82,7 @@ pub enum Constant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// What many-row products are made of. They round differently, so a device takes one of them for all rows.
+/// What products are made of. They round differently, so a device takes one of them for all steps of many rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tiles {
     /// SIMD-group matrices: what every device has.
@@ -90,7 +90,7 @@ pub enum Tiles {
     Simdgroup,
     /// Metal 4's tensor operations: the kernels whose names end in `_tensor`.
     Tensor,
-    /// Hopper's warpgroups: the kernels whose names end in `_warpgroup`.
+    /// Hopper's warpgroups: the kernels whose names end in `_warpgroup`, and in few-row steps those that begin early.
     Warpgroup,
 }
 
@@ -147,7 +147,7 @@ pub trait Device: Send + 'static {
     /// How much it should be given.
     fn limits(&self) -> Limits;
 
-    /// What many-row products are best made of here.
+    /// What products are best made of here.
     fn tiles(&self) -> Tiles;
 
     /// Binds the model's shapes, and compiles what can be: a kernel that is refused should be known before anything is served.

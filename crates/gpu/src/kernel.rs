@@ -47,8 +47,8 @@ pub struct Kernel {
     pub threadgroup_bytes: u32,
     /// Bytes of threadgroup storage that it is given at launch beside them: only to what is made for one kind of GPU.
     pub launch_bytes: u32,
-    /// It waits for the dispatch before it itself, when it has begun on what no dispatch of a step writes: only of what is made
-    /// for one kind of GPU.
+    /// It waits for the dispatch before it itself, when it has begun on what no dispatch before it in its plan writes: only of
+    /// what is made for one kind of GPU.
     pub begins_early: bool,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Sizes {
     pub pages: usize,
     /// Rows of a prefill step, a multiple of 64.
     pub prefill_rows: usize,
-    /// What the device makes many-row products of.
+    /// What the device makes products of.
     pub tiles: Tiles,
 }
 

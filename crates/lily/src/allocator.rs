@@ -7,7 +7,7 @@ const MAPPED: i32 = 128 << 10;
 /// Has the allocator map each large block by itself, as it does at first, and give it back when it is free. Left alone, glibc
 /// takes each one that goes, up to 32 MiB, for a reason to keep such blocks in its heaps from then on. There snapshots, pages
 /// of keys and values, and activations, which come and go in sizes and orders of their own, leave gaps: memory that
-/// no plan has, some 20 MiB beside 85 with the embedded model and more with a larger one.
+/// no plan has (docs/operations.md has figures).
 pub(crate) fn map_large_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: it sets a number of the allocator's, under its lock, and touches no memory of ours. Should it refuse, all is as
