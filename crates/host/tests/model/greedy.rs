@@ -59,6 +59,7 @@ impl Greedy {
 
 /// `steps` draws after prompts of each of the lengths, which ascend.
 pub fn compare(lengths: &[usize], steps: u64) -> Greedy {
+    assert!(lengths.is_sorted(), "a prompt goes on from the one before");
     let groups: Vec<_> = lengths.chunks(TOGETHER).collect();
     let (next, all) = (AtomicUsize::new(0), Mutex::new(Greedy::default()));
     std::thread::scope(|scope| {

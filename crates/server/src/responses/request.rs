@@ -54,7 +54,7 @@ pub(crate) fn read(mut request: Value, shared: &Shared, counts: Arc<Counts>) -> 
     // The template would take earlier turns' reasoning out at each question: all since the last one would be read again.
     // Without thinking a turn begins with an empty one. Where turns were thought over and their client does not send that
     // back, empty ones would teach the model not to think.
-    let thinks = kwargs.get("enable_thinking") != Some(&false.into());
+    let thinks = kwargs.get("enable_thinking").map_or(shared.limits.defaults.thinking, |on| *on != Value::Bool(false));
     if !thinks || messages.iter().any(|message| message.get("reasoning_content").is_some()) {
         kwargs.entry("preserve_thinking").or_insert(true.into());
     }
