@@ -81,6 +81,9 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
         let message = format!("The request body is not taken: its JSON holds more than {MOST_VALUES} values.");
         return Err(ApiError::request(message));
     }
+    if body.is_empty() {
+        return Err(ApiError::request("The request body is empty; it must be a JSON object."));
+    }
     serde_json::from_slice(body)
         .map_err(|error| ApiError::request(format!("The request body is not valid JSON: {error}.")))
 }

@@ -102,7 +102,7 @@ impl Line {
         let path = self.path.as_str();
         let routine =
             matches!(path, "/" | "/health" | "/ready" | "/metrics" | "/status") || path.starts_with("/v1/models");
-        self.method == Method::GET && (routine || path.starts_with("/web/"))
+        matches!(self.method, Method::GET | Method::HEAD) && (routine || path.starts_with("/web/"))
     }
 }
 

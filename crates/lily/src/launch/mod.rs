@@ -56,6 +56,8 @@ const KEY_VARIABLE: &str = "LILY_API_KEY";
 const FIRST_KEY: &str = "\"${LILY_API_KEY%%,*}\"";
 /// A server without keys takes any, and many agents want to send one.
 const NO_KEY: &str = "none";
+/// Tokens of a context in which an agent's prompt leaves room for a conversation.
+const ENOUGH: u64 = 65_536;
 
 /// How an agent is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +120,14 @@ impl Launch {
 fn print(launch: &Launch, server: &Server, has_key: bool, out: &mut impl Write) -> io::Result<()> {
     let Launch { program, package, environment, arguments } = launch;
     writeln!(out, "# {program} with {} at {}, a context of {} tokens.", server.model, server.url, server.context)?;
-    writeln!(out, "# Not installed? npm install --global {package}. To start it at once: lily launch ... --run")?;
+    writeln!(out, "# Not installed? npm install --global {package}. `--run` starts it at once.")?;
+    if server.context < ENOUGH {
+        writeln!(
+            out,
+            "# That context is small: an agent's own prompt takes up to 25,000 tokens, its conversation the rest. \
+             `lily serve --max-context {ENOUGH}`, if the model was made for it, is a good start."
+        )?;
+    }
     if has_key {
         writeln!(out, "# The server's key is taken from {KEY_VARIABLE}: export it first.")?;
         writeln!(out, "{KEY_VARIABLE}={FIRST_KEY} \\")?;
