@@ -89,12 +89,6 @@ struct PhaseBarrier {
   LILY_INLINE void wait(uint phase) { wait_for(&state, phase % 2); }
 };
 
-// Sixteen bytes to shared memory, or zeros, that no register waits for.
-LILY_INLINE void copy_piece(uint to, const half* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
-LILY_INLINE void wait_for_pieces() { asm volatile("cp.async.wait_all;" : : : "memory"); }
-
 // Four floats that are only read, at a multiple of 16 bytes.
 LILY_INLINE float4 four_floats(const float* from) {
   float4 x;

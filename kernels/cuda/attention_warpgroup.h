@@ -65,9 +65,9 @@ LILY_INLINE void copy_pages(const half* pool, const uint* table, uint kv_head, u
     for (uint r = 0; r < 8; r++) {
       const uint to = tile + lane / 8 * TILE_SLAB + r * 128 + (lane % 8 ^ r) * 16;
 #pragma unroll
-      for (uint i = 0; i < PAGE; i += 8) copy_piece(to + i * 128, from + (i + r) * HEAD, i + r < there);
+      for (uint i = 0; i < PAGE; i += 8) copy_16(to + i * 128, from + (i + r) * HEAD, i + r < there);
     }
-    wait_for_pieces();
+    wait_for_copies();
     copies_are_for_products();
     full.arrive();
   }

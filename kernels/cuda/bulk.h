@@ -1,8 +1,8 @@
 // Bulk copies from global to shared memory that a barrier counts.
 #pragma once
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "copies.h"
 
-LILY_INLINE uint shared_address(const void* place) { return uint(__cvta_generic_to_shared(place)); }
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // Before its use, by one thread; then a barrier of the block.
 LILY_INLINE void start_barrier(ulong* barrier) {

@@ -19,6 +19,14 @@ struct ByteScale {
   float norm;
 };
 
+// The row's norm, from registers.
+template <uint ROWS> LILY_INLINE float norm_of(const ByteScale (&scales)[ROWS], uint row) {
+  float norm = scales[0].norm;
+#pragma unroll
+  for (uint r = 1; r < ROWS; r++) norm = r == row ? scales[r].norm : norm;
+  return norm;
+}
+
 // Bytes of four numbers, by their place in the number, the highest first.
 LILY_INLINE void pieces_of(uint a, uint b, uint c, uint d, uint (&pieces)[PIECES_OF_FLOAT]) {
   const uint low0 = __byte_perm(a, b, 0x5140), low1 = __byte_perm(c, d, 0x5140);

@@ -9,13 +9,6 @@ LILY_INLINE void start_counting(ulong* barriers, uint count) {
   if (threadIdx.x < count) start_barrier(barriers + threadIdx.x);
   __syncthreads();
 }
-// 16 bytes that the thread waits for itself.
-LILY_INLINE void copy_16(uint to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
-}
-LILY_INLINE void close_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
-// Until no more than LEFT of the closed groups of them are on their way.
-template <uint LEFT> LILY_INLINE void leave_copies() { asm volatile("cp.async.wait_group %0;" : : "n"(LEFT) : "memory"); }
 
 LILY_INLINE uint4 shared_words(uint from) {
   uint4 words;

@@ -30,9 +30,7 @@ LILY_INLINE void logits_bytes(Matrix matrix, const float* x, const float* gain, 
   constexpr uint AT_ONCE = ROWS == 1 ? 2 : 1;  // tiles, as registers allow
   static_assert(TILES % AT_ONCE == 0, "they lie side by side");
   const uint row = threadIdx.x / TILE_OUTPUTS % ROWS, output = threadIdx.x % TILE_OUTPUTS, which = threadIdx.x / TILE_OUTPUTS / ROWS;
-  float norm = scales[0].norm;
-#pragma unroll
-  for (uint r = 1; r < ROWS; r++) norm = r == row ? scales[r].norm : norm;
+  const float norm = norm_of(scales, row);
   const bool writes = which < AT_ONCE && picked[row] != NONE;
   const uint asking = BYTES_WARPS * 32 - 1 - threadIdx.x, asked = asking / Tiles::EDGE_COPIES, copy = asking % Tiles::EDGE_COPIES;
   const auto held = tiles.hold(staged);

@@ -12,8 +12,8 @@ constexpr uint tiles_beside(uint rows) { return rows == 8 ? 5 : 6; }
 struct StackedRows {
   Matrix matrices[4];
   ProjectParams p;
-  uint total;
 
+  LILY_INLINE uint total() const { return p.outputs0 + p.outputs1 + p.outputs2 + p.outputs3; }
   LILY_INLINE uint rows(uint) const { return TILE_OUTPUTS; }
   LILY_INLINE Matrix at(uint tile, uint row, uint) const {
     uint place = tile * TILE_OUTPUTS + row;
@@ -46,7 +46,7 @@ LILY_INLINE void project_norm_bytes(const StackedRows& source, const float* x, c
   const Tiles tiles{shared_address(memory), shared_address(barriers)};
   Staged& staged = *(Staged*)(memory + Tiles::BYTES);
   auto sums = (float (*)[TILES][ROWS][TILE_OUTPUTS])(&staged + 1);
-  const uint count = (source.total + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
+  const uint total = source.total(), count = (total + TILE_OUTPUTS - 1) / TILE_OUTPUTS;
   let_later_begin();
   start_counting(barriers, TILES);
   tiles.ask_all(source, count);
@@ -65,11 +65,8 @@ LILY_INLINE void project_norm_bytes(const StackedRows& source, const float* x, c
   for (uint i = threadIdx.x; i < TILES * ROWS * TILE_OUTPUTS; i += BYTES_WARPS * 32) {
     const uint row = i / (TILES * TILE_OUTPUTS), slot = i / TILE_OUTPUTS % TILES, output = i % TILE_OUTPUTS;
     const uint place = (blockIdx.x + slot * gridDim.x) * TILE_OUTPUTS + output;
-    float norm = scales[0].norm;
-#pragma unroll
-    for (uint r = 1; r < ROWS; r++) norm = r == row ? scales[r].norm : norm;
-    if (place < source.total)
-      y[row * source.total + place] = sum_of_warps<BYTES_WARPS>(sums, slot, row, output) * norm;
+    if (place < total)
+      y[row * total + place] = sum_of_warps<BYTES_WARPS>(sums, slot, row, output) * norm_of(scales, row);
   }
 }
 
@@ -107,9 +104,7 @@ LILY_INLINE void project_add_bytes(Matrix matrix, const float* input, float* x) 
   const auto held = tiles.hold(staged);
   tiles.template multiply_slots<1>(staged, scales, held, 0, 1, sums);
   __syncthreads();
-  float norm = scales[0].norm;
-#pragma unroll
-  for (uint r = 1; r < ROWS; r++) norm = r == row ? scales[r].norm : norm;
+  const float norm = norm_of(scales, row);
   if (row < ROWS) *place = before + sum_of_warps<BYTES_WARPS>(sums, 0, row, output) * norm;
 }
 
@@ -126,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(576, 2)  // 56 registers: beside ex
                               const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,
                               const float* x, const float* gain, float* y, const ProjectParams p) {
   const StackedRows source{{{w0, scales0, biases0}, {w1, scales1, biases1}, {w2, scales2, biases2}, {w3, scales3, biases3}},
-                           p, p.outputs0 + p.outputs1 + p.outputs2 + p.outputs3};
+                           p};
   project_norm_bytes<1>(source, x, gain, y);
 }
 
@@ -142,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                               const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,
                               const float* x, const float* gain, float* y, const ProjectParams p) {
   const StackedRows source{{{w0, scales0, biases0}, {w1, scales1, biases1}, {w2, scales2, biases2}, {w3, scales3, biases3}},
-                           p, p.outputs0 + p.outputs1 + p.outputs2 + p.outputs3};
+                           p};
   project_norm_bytes<2>(source, x, gain, y);
 }
 
@@ -158,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                               const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,
                               const float* x, const float* gain, float* y, const ProjectParams p) {
   const StackedRows source{{{w0, scales0, biases0}, {w1, scales1, biases1}, {w2, scales2, biases2}, {w3, scales3, biases3}},
-                           p, p.outputs0 + p.outputs1 + p.outputs2 + p.outputs3};
+                           p};
   project_norm_bytes<4>(source, x, gain, y);
 }
 
@@ -174,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
                               const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,
                               const float* x, const float* gain, float* y, const ProjectParams p) {
   const StackedRows source{{{w0, scales0, biases0}, {w1, scales1, biases1}, {w2, scales2, biases2}, {w3, scales3, biases3}},
-                           p, p.outputs0 + p.outputs1 + p.outputs2 + p.outputs3};
+                           p};
   project_norm_bytes<8>(source, x, gain, y);
 }
 

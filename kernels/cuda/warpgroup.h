@@ -6,6 +6,7 @@
 // asynchronously into one of STAGES places, three steps ahead. A lane's part of a row of weights is a byte of each of its
 // eight words, so the four lanes of a row read the same words at once.
 #pragma once
+#include "copies.h"
 #include "wgmma.h"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -21,16 +22,6 @@ LILY_INLINE char* launch_memory() {
   extern __shared__ uint4 given[];
   return (char*)(((ulong)given + 1023) / 1024 * 1024);
 }
-
-LILY_INLINE void copy_async(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-               :
-               : "r"(uint(__cvta_generic_to_shared(to))), "l"(from)
-               : "memory");
-}
-LILY_INLINE void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
-// Until all but this thread's last STAGES - 2 groups of copies are there.
-LILY_INLINE void wait_for_stage() { asm volatile("cp.async.wait_group %0;" : : "n"(STAGES - 2) : "memory"); }
 
 // Weights 2 t and 2 t + 1 of a word, t in `selector`, as halves q · scale + bias, as rebuild.h makes them.
 LILY_INLINE uint two_weights(uint word, uint selector, uint scales, uint biases) {
@@ -69,9 +60,9 @@ struct WarpgroupProduct {
     const uint token = thread_index / 8, output = thread_index / 2;
     char* to = place + token * TOKEN_BYTES + ((thread_index % 8) ^ (token % 8)) * 16;
 #pragma unroll
-    for (uint i = 0; i < TOKENS / 32; i++) copy_async(to + i * 32 * TOKEN_BYTES, source.x[i] + step * GROUP);
+    for (uint i = 0; i < TOKENS / 32; i++) copy_16(shared_address(to + i * 32 * TOKEN_BYTES), source.x[i] + step * GROUP);
     to = place + WARPGROUP_TOKENS * TOKEN_BYTES + output * OUTPUT_BYTES;
-    copy_async(to + ((thread_index ^ output / 4) % 2) * 16, source.w + step * 2);
+    copy_16(shared_address(to + ((thread_index ^ output / 4) % 2) * 16), source.w + step * 2);
   }
 
   // The whole inner dimension. `memory`, of STAGES stages, is free again for all when it returns.
@@ -90,16 +81,16 @@ struct WarpgroupProduct {
 #pragma unroll
     for (uint s = 0; s + 1 < STAGES; s++) {
       if (s < steps) stage(source, s, memory + s * STAGE_BYTES, thread_index);
-      commit_copies();
+      close_copies();
     }
     float factor = float(source.factor[0]), next_factor = float(source.factor[metal::min(1u, steps - 1)]);
     for (uint step = 0; step < steps; step++) {
-      wait_for_stage();
+      leave_copies<STAGES - 2>();
       copies_are_for_products();
       __syncthreads();  // all copies of this step are there, and all are done with the step before
       if (step + STAGES - 1 < steps)
         stage(source, step + STAGES - 1, memory + (step + STAGES - 1) % STAGES * STAGE_BYTES, thread_index);
-      commit_copies();
+      close_copies();
       const char* place = memory + step % STAGES * STAGE_BYTES;
       // Those of rows `row` and `row` + 8.
       const uint factors = two_halves(factor, factor);
