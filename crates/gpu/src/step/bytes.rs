@@ -46,14 +46,17 @@ const fn bytes(bits: usize, tiles: u32, columns: usize, parts: usize, rows: u32,
 
 const WARPS: usize = 16;
 
+/// A kernel that begins early in the place of another, with storage that it is given at launch.
+const fn early(name: &'static str, max_threads: u32, launch_bytes: u32, of: &Kernel) -> Kernel {
+    Kernel { name, max_threads, threadgroup_bytes: 0, launch_bytes, begins_early: true, ..*of }
+}
+
 const fn project_norm(name: &'static str, rows: u32, of: &Kernel) -> Kernel {
-    let launch_bytes = bytes(4, tiles_beside(rows), HIDDEN, 1, rows, WARPS);
-    Kernel { name, max_threads: 512, threadgroup_bytes: 0, launch_bytes, begins_early: true, ..*of }
+    early(name, 512, bytes(4, tiles_beside(rows), HIDDEN, 1, rows, WARPS), of)
 }
 
 const fn project_add(name: &'static str, rows: u32, of: &Kernel) -> Kernel {
-    let launch_bytes = bytes(4, 1, MAX_INNER, 1, rows, WARPS);
-    Kernel { name, max_threads: 512, threadgroup_bytes: 0, launch_bytes, begins_early: true, ..*of }
+    early(name, 512, bytes(4, 1, MAX_INNER, 1, rows, WARPS), of)
 }
 
 pub(super) static PROJECT_NORM: [&Kernel; 4] = [
@@ -74,54 +77,17 @@ pub(super) static LOGITS: [&Kernel; 4] = [
     &project_norm("logits_bytes_4", 4, &kernels::LOGITS_4),
     &project_norm("logits_bytes_8", 8, &kernels::LOGITS_8),
 ];
-pub(super) static ROUTER: Kernel = Kernel {
-    name: "router_bytes",
-    max_threads: 512,
-    threadgroup_bytes: 0,
-    launch_bytes: bytes(8, 1, HIDDEN, 1, 1, WARPS),
-    begins_early: true,
-    ..kernels::ROUTER_1
-};
-pub(super) static EXPERTS_UP: Kernel = Kernel {
-    name: "experts_up_bytes",
-    max_threads: 512,
-    threadgroup_bytes: 0,
-    launch_bytes: bytes(4, UP_TILES, HIDDEN, 1, 1, WARPS),
-    begins_early: true,
-    ..kernels::EXPERTS_UP
-};
-pub(super) static EXPERTS_DOWN: Kernel = Kernel {
-    name: "experts_down_bytes",
-    max_threads: 576,
-    threadgroup_bytes: 0,
-    launch_bytes: bytes(4, 1, RANKS * EXPERT_WIDTH, RANKS, 1, 18),
-    begins_early: true,
-    ..kernels::EXPERTS_DOWN
-};
-pub(super) static DELTA_STEP: Kernel = Kernel {
-    name: "delta_step_cluster",
-    max_threads: 256,
-    threadgroup_bytes: 0,
-    begins_early: true,
-    ..kernels::DELTA_STEP
-};
+pub(super) static ROUTER: Kernel = early("router_bytes", 512, bytes(8, 1, HIDDEN, 1, 1, WARPS), &kernels::ROUTER_1);
+pub(super) static EXPERTS_UP: Kernel =
+    early("experts_up_bytes", 512, bytes(4, UP_TILES, HIDDEN, 1, 1, WARPS), &kernels::EXPERTS_UP);
+pub(super) static EXPERTS_DOWN: Kernel =
+    early("experts_down_bytes", 576, bytes(4, 1, RANKS * EXPERT_WIDTH, RANKS, 1, 18), &kernels::EXPERTS_DOWN);
+pub(super) static DELTA_STEP: Kernel = early("delta_step_cluster", 256, 0, &kernels::DELTA_STEP);
 pub(super) static ATTENTION_PREPARE: Kernel =
     Kernel { name: "attention_prepare_early", begins_early: true, ..kernels::ATTENTION_PREPARE };
-pub(super) static ATTENTION_BLOCK: Kernel = Kernel {
-    name: "attention_pieces",
-    max_threads: 128,
-    threadgroup_bytes: 0,
-    launch_bytes: 3 * 2 * PAGE * (2 * HEAD + 16),
-    begins_early: true,
-    ..kernels::ATTENTION_BLOCK
-};
-pub(super) static ATTENTION_COMBINE: Kernel = Kernel {
-    name: "attention_join",
-    max_threads: 256,
-    threadgroup_bytes: 0,
-    begins_early: true,
-    ..kernels::ATTENTION_COMBINE
-};
+pub(super) static ATTENTION_BLOCK: Kernel =
+    early("attention_pieces", 128, 3 * 2 * PAGE * (2 * HEAD + 16), &kernels::ATTENTION_BLOCK);
+pub(super) static ATTENTION_COMBINE: Kernel = early("attention_join", 256, 0, &kernels::ATTENTION_COMBINE);
 
 const UP_TILES: u32 = 5;
 
