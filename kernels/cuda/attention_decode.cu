@@ -17,6 +17,7 @@ constant constexpr uint ATTENTION_PIECES = 64;
 constant constexpr uint HEADS_TOGETHER = 8;
 constant constexpr uint PAGE_STAGES = 3;
 constant constexpr uint KEY_BYTES = HEAD * 2, KEY_PITCH = KEY_BYTES + 16, PAGE_BYTES = PAGE * KEY_PITCH;
+static_assert(PAGE_STAGES * 2 * PAGE_BYTES == 202752, "as attention_pieces is launched with");
 constant constexpr uint SCORE_PITCH = 12;  // floats of a token, for banks' sake
 
 LILY_INLINE uint pages_of_piece(uint position) { return (position / PAGE + ATTENTION_PIECES) / ATTENTION_PIECES; }

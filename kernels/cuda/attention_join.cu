@@ -1,9 +1,11 @@
 // attention_combine for the pieces of attention_decode.cu, its arguments.
 //
-// grid (QUERY_HEADS * 4, rows), 256 threads: 64 dimensions of a head, a thread four of every 16th piece, all on their way at once.
+// grid (QUERY_HEADS * JOIN_SHARERS, rows), 256 threads: 64 dimensions of a head, a thread four of every 16th piece, all on their way at once.
 #include "attention_decode.cu"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constant constexpr uint JOIN_SHARERS = 4;
 
 extern "C" __global__ void __launch_bounds__(256)
     lily_attention_join(const float* sums, const float* weights, const float* q_gate, const Row* rows, const Sequence* sequences,
@@ -11,8 +13,8 @@ extern "C" __global__ void __launch_bounds__(256)
   constexpr uint PARTS = 16, OWN = ATTENTION_PIECES / PARTS;
   __shared__ float factors[ATTENTION_PIECES];
   __shared__ float4 parts[PARTS][16];
-  const uint head = blockIdx.x / 4, row = blockIdx.y, part = threadIdx.x / 16, lane = threadIdx.x % 32;
-  const uint dimension = blockIdx.x % 4 * 64 + threadIdx.x % 16 * 4, slot = rows[row].slot;
+  const uint head = blockIdx.x / JOIN_SHARERS, row = blockIdx.y, part = threadIdx.x / 16, lane = threadIdx.x % 32;
+  const uint dimension = blockIdx.x % JOIN_SHARERS * (HEAD / JOIN_SHARERS) + threadIdx.x % 16 * 4, slot = rows[row].slot;
   let_later_begin();
   wait_for_earlier();
   if (slot == NONE) return;

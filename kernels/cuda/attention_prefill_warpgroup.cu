@@ -20,6 +20,7 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constant constexpr uint TILES = 4;                // keys of even and odd pages, values of even and odd pages
+static_assert(QUERY_TILE + TILES * PAGE_TILE + 2 * TILES * sizeof(PhaseBarrier) == 196672, "as it is launched with");
 
 extern "C" __global__ void __launch_bounds__(384, 1) lily_attention_prefill_warpgroup(
     const float* q, const float* projected, const half* keys, const half* values, const uint* pages,

@@ -1,16 +1,18 @@
 // delta_step with four blocks a value head: each has 32 values v of the state, all make q and k, and what rms_norm needs of the
 // others comes through their shared memory. Same arguments, same order of sums, same bits.
 //
-// grid (VALUE_HEADS * 4, segments), clusters of four blocks of 256 threads. A warp has four values, a lane four keys of each.
+// grid (VALUE_HEADS * DELTA_SHARERS, segments), clusters of as many blocks of 256 threads. A warp has four values, a lane four keys of each.
 // The state, the windows and the taps are on their way before the kernel that makes the projections has ended.
 #include "early.h"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256)
+constant constexpr uint DELTA_SHARERS = 4;
+
+extern "C" __global__ void __cluster_dims__(DELTA_SHARERS, 1, 1) __launch_bounds__(256)
     lily_delta_step_cluster(const float* projected, const float* conv, const float* a_log, const float* dt_bias, const float* gain,
                             const Segment* segments, const Sequence* sequences, float* windows, float* states, float* y) {
-  constexpr uint SHARERS = 4, SIMDS = 8, VALUES = DELTA_HEAD / SHARERS, OWN = VALUES / SIMDS, K = DELTA_HEAD / 4;
+  constexpr uint SHARERS = DELTA_SHARERS, SIMDS = 8, VALUES = DELTA_HEAD / SHARERS, OWN = VALUES / SIMDS, K = DELTA_HEAD / 4;
   __shared__ float4 convolved[MAX_DECODE_ROWS][(2 * DELTA_HEAD + VALUES) / 4];  // q, k, own v
   __shared__ float4 outputs[MAX_DECODE_ROWS][VALUES / 4];
   __shared__ float decays[MAX_DECODE_ROWS], betas[MAX_DECODE_ROWS];

@@ -10,6 +10,8 @@ LILY_INLINE void logits_bytes(Matrix matrix, const float* x, const float* gain, 
   constexpr uint TILES = tiles_beside(ROWS);  // on their way
   using Tiles = ByteTiles<4, BYTES_WARPS, TILES, HIDDEN>;
   using Staged = ByteRows<ROWS, HIDDEN, BYTES_WARPS>;
+  static_assert(GIVEN_BYTES<Tiles, Staged, BYTES_WARPS * TILES * ROWS * TILE_OUTPUTS> ==
+                (ROWS == 1 ? 132864 : ROWS == 2 ? 147456 : ROWS == 4 ? 176640 : 207104));
   __shared__ ulong barriers[TILES];
   char* memory = given_memory();
   const Tiles tiles{shared_address(memory), shared_address(barriers)};

@@ -16,6 +16,7 @@ constant constexpr uint STAGES = 4;
 constant constexpr uint TOKEN_BYTES = 2 * GROUP;    // of a stage, for a token
 constant constexpr uint OUTPUT_BYTES = GROUP / 2;   // and for an output
 constant constexpr uint STAGE_BYTES = WARPGROUP_TOKENS * TOKEN_BYTES + WARPGROUP_OUTPUTS * OUTPUT_BYTES;
+static_assert(STAGES * STAGE_BYTES + 1024 == 82944, "as the products are launched with");
 
 // What a kernel is given at launch, from where descriptors can begin.
 LILY_INLINE char* launch_memory() {

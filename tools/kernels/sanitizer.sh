@@ -2,7 +2,8 @@
 # Every CUDA kernel under NVIDIA's compute-sanitizer, on the GPU that is here: `tools/kernels/sanitizer.sh [TOOL...]`, without a name
 # memcheck, racecheck and synccheck. The tests that it runs fail if a kernel of the library did not run, and list those that did.
 # LILY_CUDA_CHECKPOINT (docs/nvidia.md) adds the 35B's shapes. What was made elsewhere: LILY_CUDA_TESTS, the tests' program;
-# LILY_CUDA_COUNTED, a folder of caches with the code whose barriers are counted.
+# LILY_CUDA_COUNTED, a folder of caches with the code whose barriers are counted. Needs compute-sanitizer and nvidia-smi; the folder
+# of temporary files that it names is left, for the logs are there.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 (($# > 0)) || set -- memcheck racecheck synccheck
@@ -31,7 +32,7 @@ if [[ -z "$counted" && "$(nvidia-smi --query-gpu=compute_cap --format=csv,nohead
   for size in "${sizes[@]}"; do
     XDG_CACHE_HOME="$work/$size" "$tests" --exact "$(test_of "$size" every_kernel_runs)" > /dev/null
     kept=("$work/$size/lily/"*.cubin)
-    shapes=()
+    shapes=(--vocabulary 16384) # LARGE_VOCABULARY of the test
     [[ "$size" == large ]] || shapes=(--tiny)
     python3 tools/kernels/nvrtc.py "$work/kernels.cu" --arch sm_90a "${shapes[@]}" --define LILY_COUNTED_BARRIERS \
       --output "$counted/lily/$(basename "${kept[0]}")"

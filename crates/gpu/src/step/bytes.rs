@@ -180,7 +180,22 @@ mod tests {
         assert_eq!(EXPERTS_UP.launch_bytes, 112_128);
         assert_eq!(EXPERTS_DOWN.launch_bytes, 73_008);
         assert_eq!(PROJECT_NORM.map(|kernel| kernel.launch_bytes), [132_864, 147_456, 176_640, 207_104]);
-        assert!(entries::SOURCE.contains("== 112128") && entries::SOURCE.contains("ROWS == 4 ? 176640 : 207104"));
+        assert_eq!(ATTENTION_BLOCK.launch_bytes, 202_752);
         assert_eq!(PROJECT_ADD.map(|kernel| kernel.launch_bytes), [55_936, 73_728, 109_312, 180_480]);
+        all().into_iter().for_each(entries::check_launch_bytes);
+    }
+
+    /// Numbers by which a grid is divided up, here as there.
+    #[test]
+    fn parts_are_those_of_the_kernels() {
+        let parts = [
+            ("ATTENTION_PIECES", ATTENTION_PIECES),
+            ("DELTA_SHARERS", DELTA_SHARERS as usize),
+            ("JOIN_SHARERS", JOIN_SHARERS as usize),
+            ("TILE_OUTPUTS", TILE as usize),
+        ];
+        for (name, value) in parts {
+            assert!(entries::SOURCE.contains(&format!(" {name} = {value};")), "{name} is not {value} there");
+        }
     }
 }

@@ -28,3 +28,11 @@ pub(super) fn check(kernel: &Kernel) {
     }
     assert!(entry.iter().skip(buffers.len()).all(|last| !last.contains('*')), "{name}: {entry:?}");
 }
+
+/// What the kernel is launched with is a number that the text asserts.
+pub(super) fn check_launch_bytes(kernel: &Kernel) {
+    let bytes = kernel.launch_bytes.to_string();
+    let asserted = SOURCE.split("static_assert(").skip(1).filter_map(|rest| rest.split_once(';'));
+    let mut numbers = asserted.flat_map(|(assertion, _)| assertion.split(|letter: char| !letter.is_ascii_digit()));
+    assert!(kernel.launch_bytes == 0 || numbers.any(|number| number == bytes), "{}: {bytes} bytes", kernel.name);
+}

@@ -140,4 +140,11 @@ mod tests {
         let products = [&GEMM_Q4, &GEMM_Q4_ADD, &EXPERTS_GEMM_UP, &EXPERTS_GEMM_DOWN];
         products.into_iter().chain([&ATTENTION_PREFILL, &DELTA_CHUNKS, &DELTA_SCAN]).for_each(entries::check);
     }
+
+    #[test]
+    fn bytes_are_those_of_the_kernels() {
+        let all = [&GEMM_Q4, &GEMM_Q4_ADD, &EXPERTS_GEMM_UP, &EXPERTS_GEMM_DOWN, &ATTENTION_PREFILL];
+        assert_eq!(all.map(|kernel| kernel.launch_bytes), [82_944, 82_944, 82_944, 82_944, 196_672]);
+        all.into_iter().chain([&DELTA_CHUNKS, &DELTA_SCAN]).for_each(entries::check_launch_bytes);
+    }
 }

@@ -10,12 +10,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lily_backend::{Backend, Want};
+use lily_backend::{Backend, Want, uniform};
 use lily_cpu::CpuBackend;
 
 use crate::full::{CONTEXT, gpu, numbers, prompt};
 use crate::reference;
-use crate::support::{Agreement, logits, run};
+use crate::support::{Agreement, logits, relative, run};
 
 /// Tokens of prompts.
 const LENGTHS: [usize; 4] = [1, 17, 512, 5000];
@@ -29,6 +29,10 @@ const NEARER: f64 = 0.75;
 /// The largest logits are to be the same where the truth's two largest are apart by as many times the error's root mean square.
 /// The error of their difference is √2 of it: 6 is more than four standard deviations.
 const APART: f64 = 6.0;
+/// Of the CPU's farthest position, what no position may be farther off than.
+const FARTHEST: f64 = 1.5;
+/// One position of so many may be farther from the truth than the CPU's median is.
+const FAR: usize = 20;
 
 /// Positions whose logits are told: all, or the first, some in the middle and the last.
 fn windows(length: usize) -> Vec<Range<usize>> {
@@ -57,17 +61,40 @@ fn told<B: Backend>(backend: &mut B, tokens: &[u32], most: usize) -> Vec<f32> {
     told
 }
 
-/// How near, and whether the largest logits are the same where they are clear: each position has an error of its own, since where
-/// rounding made another expert the eighth it is far larger.
-fn agreement(ours: &[f32], truth: &[f32], vocabulary: usize) -> Agreement {
-    let (mut clear, mut clear_equal) = (0, 0);
-    for (ours, truth) in ours.chunks(vocabulary).zip(truth.chunks(vocabulary)) {
+/// How far each position is from the truth, over the length of its logits.
+fn errors(ours: &[f32], truth: &[f32], vocabulary: usize) -> Vec<f64> {
+    ours.chunks(vocabulary).zip(truth.chunks(vocabulary)).map(|(ours, truth)| relative(ours, truth)).collect()
+}
+
+/// What is wrong with logits whose truth and whose errors on the CPU are known. Where rounding made another expert the eighth, a
+/// position is far from the truth on either: how far at most, and how many are, the CPU says, as no position may say it of itself.
+fn judge(ours: &[f32], truth: &[f32], on_cpu: &[f64], vocabulary: usize) -> Result<String, String> {
+    let errors = errors(ours, truth, vocabulary);
+    let mut sorted = on_cpu.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (median, farthest) = (sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
+    let (mut far, mut clear) = (0, 0);
+    let rows = ours.chunks(vocabulary).zip(truth.chunks(vocabulary));
+    for (position, (&error, (ours, truth))) in errors.iter().zip(rows).enumerate() {
+        if error.is_nan() || error > FARTHEST * farthest {
+            return Err(format!("position {position} is off by {error}, the CPU's farthest by {farthest}"));
+        }
+        if error > median {
+            far += 1;
+            continue;
+        }
         let apart = APART * Agreement::root_mean_square(ours, truth);
-        let position = Agreement::new(ours, truth, vocabulary, apart as f32);
-        clear += position.clear;
-        clear_equal += position.clear_equal;
+        let position_clear = Agreement::new(ours, truth, vocabulary, apart as f32);
+        clear += position_clear.clear;
+        if position_clear.clear_equal < position_clear.clear {
+            return Err(format!("position {position} is off by {error} and has another largest logit"));
+        }
     }
-    Agreement { clear, clear_equal, ..Agreement::new(ours, truth, vocabulary, 0.0) }
+    if far > errors.len().div_ceil(FAR) {
+        return Err(format!("{far} of {} positions are off by more than {median}, the CPU's median", errors.len()));
+    }
+    let most = errors.iter().copied().fold(0.0, f64::max);
+    Ok(format!("{far} of {} farther than {median:.5}, at most {most:.5} of {farthest:.5}; {clear} clear", errors.len()))
 }
 
 #[test]
@@ -94,12 +121,16 @@ fn large_logits_are_nearer_to_the_truth_than_the_cpus() {
             ["few rows", "the reference"][usize::from(referred)],
             start.elapsed()
         );
-        let cpu = agreement(&of_cpu, truth, vocabulary);
+        let (cpu, on_cpu) = (Agreement::new(&of_cpu, truth, vocabulary, 0.0), errors(&of_cpu, truth, vocabulary));
         println!("{length} tokens, the CPU: {cpu:?}");
         for (ours, rows) in [(&few, "few rows"), (&many, "many rows")] {
             let what = format!("{length} tokens, {rows}");
-            let (true_to, beside) = (agreement(ours, truth, vocabulary), agreement(ours, &of_cpu, vocabulary));
+            let [true_to, beside] = [truth, &of_cpu].map(|theirs| Agreement::new(ours, theirs, vocabulary, 0.0));
             println!("{what}: {true_to:?}\n{what}, against the CPU: {beside:?}");
+            println!(
+                "{what}: {}",
+                judge(ours, truth, &on_cpu, vocabulary).unwrap_or_else(|wrong| panic!("{what}: {wrong}"))
+            );
             assert!(true_to.relative < NEARER * cpu.relative, "{what}: {} and {}", true_to.relative, cpu.relative);
             assert!(
                 beside.relative < (1.0 + NEARER) * cpu.relative,
@@ -107,8 +138,58 @@ fn large_logits_are_nearer_to_the_truth_than_the_cpus() {
                 beside.relative,
                 cpu.relative
             );
-            assert_eq!(true_to.clear_equal, true_to.clear, "{what}: {true_to:?}");
             assert!(length > 1 || true_to.relative < 0.001, "{what}: {true_to:?}");
         }
+    }
+}
+
+/// Needs no GPU: what one position has wrong must not be lost among the others.
+#[test]
+fn one_wrong_position_is_seen() {
+    const POSITIONS: usize = 192;
+    const VOCABULARY: usize = 5000;
+    let noise = |seed, place: usize| uniform(seed, place as u64) - 0.5;
+    let mut truth: Vec<f32> = (0..POSITIONS * VOCABULARY).map(|place| noise(1, place)).collect();
+    // The largest is clear.
+    truth.chunks_mut(VOCABULARY).for_each(|row| row[9] = 1.0);
+    let off = |seed, by: f32| -> Vec<f32> {
+        truth.iter().enumerate().map(|(place, truth)| truth + by * noise(seed, place)).collect()
+    };
+    let on_cpu = errors(&off(2, 0.19), &truth, VOCABULARY);
+    let judged = |change: &dyn Fn(usize, &mut [f32])| {
+        let mut ours = off(3, 0.07);
+        ours.chunks_mut(VOCABULARY).enumerate().for_each(|(position, row)| change(position, row));
+        judge(&ours, &truth, &on_cpu, VOCABULARY)
+    };
+    judged(&|_, _| {}).expect("no error");
+    let of_another = |position: usize, row: &mut [f32]| {
+        if position == 127 {
+            row.copy_from_slice(&truth[..VOCABULARY]);
+        }
+    };
+    for (wrong, change) in [
+        ("another position's logits", &of_another as &dyn Fn(usize, &mut [f32])),
+        ("nothing", &|position, row| {
+            if position == 64 {
+                row.fill(0.0)
+            }
+        }),
+        ("not a number", &|position, row| {
+            if position == 191 {
+                row[7] = f32::NAN
+            }
+        }),
+        ("another largest", &|position, row| {
+            if position == 5 {
+                row[7] = 1.5
+            }
+        }),
+        ("somewhat off at every tenth", &|position, row| {
+            if position % 10 == 3 {
+                row.iter_mut().step_by(16).for_each(|logit| *logit = 0.0);
+            }
+        }),
+    ] {
+        assert!(judged(change).is_err(), "{wrong}");
     }
 }

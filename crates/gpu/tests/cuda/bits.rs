@@ -7,7 +7,7 @@ use lily_gpu::device::cuda::CudaDevice;
 use lily_gpu::{GpuBackend, Options, State};
 
 use crate::full;
-use crate::support::{TINY_VOCABULARY, device, greedy, logits, next, same_bits, tiles};
+use crate::support::{TINY_VOCABULARY, device, greedy, logits, next, same_bits, tiles, tokens};
 use crate::watched::{Seen, Watch, Watched};
 
 type Gpu = GpuBackend<Watched<CudaDevice>>;
@@ -37,10 +37,6 @@ const WAYS: [Way; 9] = [
     Way { cuts: &[], before: 1, after: 1 },
     Way { cuts: &[64, 192], before: 2, after: 0 },
 ];
-
-fn tokens(seed: usize, vocabulary: usize, count: usize) -> Vec<u32> {
-    (0..count).map(|place| ((place * 7919 + seed * 104_729 + 13) % vocabulary) as u32).collect()
-}
 
 /// The logits of all of the prompt and of the last of the greedy steps after it, a row each, and the tokens of those.
 fn bits(gpu: &mut Gpu, vocabulary: usize, prompt: &[u32], way: Way) -> Vec<f32> {

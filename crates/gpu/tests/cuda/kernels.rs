@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use lily_backend::{Adjustment, Backend, Draw, Output, Sampling, Segment, TokenSet, Want};
-use lily_checkpoint::{Checkpoint, Config, LayerKind, Mixer, Weights};
+use lily_checkpoint::{Bytes, Checkpoint, Config, LayerKind, Matrices, Mixer, Weights};
 use lily_gpu::device::cuda;
 use lily_gpu::device::{Device, Tiles};
 use lily_gpu::{GpuBackend, Options, Shapes, State};
@@ -17,6 +17,36 @@ use crate::watched::{Seen, Watch, Watched};
 
 /// As many as a few-row step has rows.
 const SEQUENCES: usize = 8;
+
+/// What the 35B has left of its vocabulary: its logits are most of what a step of few rows reads. A block of the kernel that
+/// multiplies bytes still has more tiles than are on their way at once. (tools/kernels/sanitizer.sh knows this number as well.)
+const LARGE_VOCABULARY: usize = 16_384;
+/// The experts that its tokens choose, so that a prompt does not read all of them.
+const LARGE_CHOICE: usize = 32;
+
+/// What a Hopper GPU runs in steps of few rows, beside the kernels with `_bytes` in their names.
+const EARLY: [&str; 4] = ["attention_join", "attention_pieces", "attention_prepare_early", "delta_step_cluster"];
+/// In whose place it has its own, for the 35B's widths: of few rows, and of many. Numbers at the end of names are left out.
+const FEW_ELSEWHERE: [&str; 9] = [
+    "attention_block",
+    "attention_combine",
+    "delta_step",
+    "experts_down",
+    "experts_up",
+    "logits",
+    "project_add",
+    "project_norm",
+    "router",
+];
+const MANY_ELSEWHERE: [&str; 6] =
+    ["attention_prefill", "delta_scan", "experts_gemm_down", "experts_gemm_up", "gemm_q4", "gemm_q4_add"];
+
+/// The steps that are made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Steps {
+    All,
+    OfFewRows,
+}
 
 /// A model of one layer of each kind: more of them would only be more for a sanitizer to do.
 struct Model {
@@ -46,15 +76,21 @@ impl Model {
         Self::new(&Checkpoint::embedded().expect("the embedded checkpoint is whole"), TINY_VOCABULARY, 320, tiles())
     }
 
-    /// The device's own kind, and as few rows as reach them.
+    /// The device's own kind, and as few rows as reach them; as little of the weights as leaves the kernels their widths.
     fn large() -> Option<Self> {
         let own: Vec<Tiles> = tiles().into_iter().take(1).collect();
         let checkpoint = full::checkpoint().filter(|_| !own.is_empty())?;
-        Some(Self::new(&checkpoint, checkpoint.config.vocab_size, 128, own))
+        // Elsewhere than on Hopper experts have wider tiles from 512 rows on.
+        let long = if own[0] == Tiles::Warpgroup { 128 } else { 512 };
+        let mut model = Self::new(&checkpoint, LARGE_VOCABULARY, long, own);
+        model.config.vocab_size = LARGE_VOCABULARY;
+        [&mut model.weights.embed_tokens, &mut model.weights.lm_head].into_iter().for_each(keep_rows);
+        model.weights.layers.iter_mut().for_each(|layer| make_zero_from(&mut layer.moe.gate, LARGE_CHOICE));
+        Some(model)
     }
 
-    /// All ways with each kind of kernels; gives the logits that were told on them.
-    fn run(&self, watch: impl Fn(Tiles) -> Watch, seen: &Seen) -> Vec<f32> {
+    /// Each kind of kernels; gives the logits that were told on the way.
+    fn run(&self, steps: Steps, watch: impl Fn(Tiles) -> Watch, seen: &Seen) -> Vec<f32> {
         let backend = |watch| {
             let options = Options { prefill_rows: self.long, ..Options::new(self.long + 64, SEQUENCES) };
             let device = Watched::new(device().expect("a GPU"), watch, Arc::clone(seen));
@@ -63,8 +99,8 @@ impl Model {
         };
         let mut told = Vec::new();
         for &tiles in &self.tiles {
-            told.extend(all_ways(&mut backend(watch(tiles)), self));
-            if tiles == Tiles::Simdgroup {
+            told.extend(all_ways(&mut backend(watch(tiles)), self, steps));
+            if tiles == Tiles::Simdgroup && steps == Steps::All {
                 let mut gpu = backend(Watch { least_tiles: true, ..watch(tiles) });
                 let mut state = gpu.create().expect("a slot");
                 told.extend(step(&mut gpu, std::slice::from_mut(&mut state), &[20], Want::Logits));
@@ -73,10 +109,29 @@ impl Model {
         told
     }
 
-    /// Says which kernels of the device's own library were seen; those that were not are some that these shapes leave out.
+    /// Whether it has Hopper's kernels.
+    fn has_warpgroups(&self) -> bool {
+        self.tiles[0] == Tiles::Warpgroup
+    }
+
+    /// Of the 35B's widths: whether a Hopper GPU has its own in the kernel's place.
+    fn is_elsewhere(&self, name: &str) -> bool {
+        self.has_warpgroups() && (FEW_ELSEWHERE.contains(&family(name)) || MANY_ELSEWHERE.contains(&family(name)))
+    }
+
+    /// Of the 35B's widths: whether steps of few rows are made of it.
+    fn is_of_few_rows(&self, name: &str) -> bool {
+        if self.has_warpgroups() {
+            name.contains("_bytes") || EARLY.contains(&name)
+        } else {
+            FEW_ELSEWHERE.contains(&family(name))
+        }
+    }
+
+    /// Says which kernels of the device's own library were seen; those that were not are some that may be left out.
     fn check(&self, seen: &Seen, left_out: impl Fn(&str) -> bool) {
         // One text has the same kernels for all but Hopper.
-        let architecture = if self.tiles[0] == Tiles::Warpgroup { "sm_90a" } else { "sm_80" };
+        let architecture = if self.has_warpgroups() { "sm_90a" } else { "sm_80" };
         let constants = Shapes::new(&self.config).expect("supported").constants();
         let code = cuda::compile(architecture, &constants).unwrap_or_else(|error| panic!("{error}"));
         let (all, seen) = (kernels_in(&code), seen.lock().expect("no panic"));
@@ -88,6 +143,33 @@ impl Model {
         assert!(!all.is_empty() && unknown.is_empty(), "ran, but are not in the library: {unknown:?}");
         let missing: Vec<_> = all.iter().filter(|name| !seen.contains(name.as_str()) && !left_out(name)).collect();
         assert!(missing.is_empty(), "did not run: {missing:?}");
+    }
+}
+
+/// A kernel's name without the number at its end.
+fn family(name: &str) -> &str {
+    match name.rsplit_once('_') {
+        Some((family, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => family,
+        _ => name,
+    }
+}
+
+/// As many rows as the vocabulary has left.
+fn keep_rows(matrix: &mut Matrices) {
+    let part = |bytes: &Bytes, rows: usize| bytes.slice(0..bytes.len() / rows * LARGE_VOCABULARY);
+    matrix.weight = part(&matrix.weight, matrix.rows);
+    matrix.scales = part(&matrix.scales, matrix.rows);
+    matrix.biases = part(&matrix.biases, matrix.rows);
+    matrix.rows = LARGE_VOCABULARY;
+}
+
+/// The products of rows from `first` on become 0.
+fn make_zero_from(matrix: &mut Matrices, first: usize) {
+    for bytes in [&mut matrix.scales, &mut matrix.biases] {
+        let mut changed = bytes.to_vec();
+        let from = changed.len() / matrix.rows * first;
+        changed[from..].fill(0);
+        *bytes = changed.into();
     }
 }
 
@@ -109,11 +191,14 @@ fn step<D: Device>(gpu: &mut GpuBackend<D>, states: &mut [State], counts: &[usiz
 }
 
 /// All ways; gives the logits that were told on them.
-fn all_ways<D: Device>(gpu: &mut GpuBackend<D>, &Model { vocabulary, long, .. }: &Model) -> Vec<f32> {
+fn all_ways<D: Device>(gpu: &mut GpuBackend<D>, &Model { vocabulary, long, .. }: &Model, steps: Steps) -> Vec<f32> {
     let mut states: Vec<State> = (0..SEQUENCES).map(|_| gpu.create().expect("a slot")).collect();
-    step(gpu, &mut states, &[long + 1], Want::Nothing);
-    step(gpu, &mut states[1..], &[33, 12, 65], Want::Nothing);
-    let mut told = step(gpu, &mut states[4..], &[30], Want::Logits);
+    let mut told = Vec::new();
+    if steps == Steps::All {
+        step(gpu, &mut states, &[long + 1], Want::Nothing);
+        step(gpu, &mut states[1..], &[33, 12, 65], Want::Nothing);
+        told.extend(step(gpu, &mut states[4..], &[30], Want::Logits));
+    }
 
     let allowed: TokenSet = (0..vocabulary as u32).filter(|token| token % 7 == 3).collect();
     let adjustments = [(200, 4.0), (7, -2.0)];
@@ -122,7 +207,10 @@ fn all_ways<D: Device>(gpu: &mut GpuBackend<D>, &Model { vocabulary, long, .. }:
     let greedy = Draw::greedy(vocabulary);
     let chosen = Draw { sampling, adjustments: &adjustments, allowed: Some(&allowed), top_logprobs: Some(0), ..greedy };
     for rows in [1, 2, 3, SEQUENCES] {
-        for want in [Want::Logits, Want::Sample(greedy), Want::Sample(chosen)] {
+        let wants = [Want::Logits, Want::Sample(greedy), Want::Sample(chosen)];
+        // What draws is the same kernel for any rows.
+        let count = if steps == Steps::All || rows == 1 { wants.len() } else { 1 };
+        for want in wants.into_iter().take(count) {
             told.extend(step(gpu, &mut states, &vec![1; rows], want));
         }
     }
@@ -140,28 +228,31 @@ fn kernels_in(code: &[u8]) -> BTreeSet<String> {
         .collect()
 }
 
-/// The 35B's widths alone have these.
-fn needs_the_large(name: &str) -> bool {
-    name.contains("_bytes")
-}
-
-fn every_kernel(model: &Model, left_out: impl Fn(&str) -> bool) {
+fn kernels_run(model: &Model, steps: Steps, left_out: impl Fn(&str) -> bool) {
     let seen = Seen::default();
-    model.run(Watch::new, &seen);
+    model.run(steps, Watch::new, &seen);
     model.check(&seen, left_out);
 }
 
 #[test]
 fn every_kernel_runs() {
     if !tiles().is_empty() {
-        every_kernel(&Model::tiny(), needs_the_large);
+        kernels_run(&Model::tiny(), Steps::All, |_| false);
     }
 }
 
 #[test]
 fn large_every_kernel_runs() {
     if let Some(model) = Model::large() {
-        every_kernel(&model, |name| !needs_the_large(name));
+        kernels_run(&model, Steps::All, |name| model.is_elsewhere(name));
+    }
+}
+
+/// Before a sanitizer comes to the others.
+#[test]
+fn large_every_kernel_of_few_rows_runs() {
+    if let Some(model) = Model::large() {
+        kernels_run(&model, Steps::OfFewRows, |name| !model.is_of_few_rows(name));
     }
 }
 
@@ -172,20 +263,20 @@ fn kernels_keep_to_their_ranges(model: &Model, left_out: impl Fn(&str) -> bool) 
     let together = |tiles| Watch { filled_with: Some(0), ..Watch::new(tiles) };
     // Both halves and floats of such bytes are not numbers.
     let confined = |tiles| Watch { filled_with: Some(0xff), confined: true, ..Watch::new(tiles) };
-    assert!(same_bits(&model.run(together, &seen), &model.run(confined, &seen)));
+    assert!(same_bits(&model.run(Steps::All, together, &seen), &model.run(Steps::All, confined, &seen)));
     model.check(&seen, left_out);
 }
 
 #[test]
 fn kernels_keep_to_the_ranges_of_their_dispatches() {
     if !tiles().is_empty() {
-        kernels_keep_to_their_ranges(&Model::tiny(), needs_the_large);
+        kernels_keep_to_their_ranges(&Model::tiny(), |_| false);
     }
 }
 
 #[test]
 fn large_kernels_keep_to_the_ranges_of_their_dispatches() {
     if let Some(model) = Model::large() {
-        kernels_keep_to_their_ranges(&model, |name| !needs_the_large(name));
+        kernels_keep_to_their_ranges(&model, |name| model.is_elsewhere(name));
     }
 }

@@ -4,7 +4,8 @@
 //! the 35B's shapes and, with `LILY_CUDA_LAYERS=4`, of no more than four of its layers.
 //! `LILY_CUDA_SERIAL=1` runs every dispatch by itself, so that a fault is reported with its kernel's name.
 //! `LILY_CUDA_LENGTHS=512,4096` are the prompts whose speed is measured,
-//! `LILY_CUDA_ROWS=2048` the most rows of a step.
+//! `LILY_CUDA_ROWS=2048` the most rows of a step. `LILY_CUDA_ACCURACY=17,512` are the prompts whose logits are compared with the
+//! truth, `LILY_CUDA_REFERENCE=512` is the longest of them that the reference is asked about.
 
 mod accuracy;
 mod bits;
@@ -12,8 +13,10 @@ mod device;
 mod draws;
 mod full;
 mod kernels;
+mod long;
 mod model;
 mod odd;
+mod recurrence;
 mod reference;
 mod rows;
 mod support;

@@ -10,12 +10,10 @@ use lily_gpu::device::cuda::CudaDevice;
 use lily_gpu::{GpuBackend, Options};
 
 use crate::reference;
-use crate::support::{Agreement, device, greedy, logits, next, text};
+use crate::support::{Agreement, TINY_VOCABULARY, device, greedy, logits, next, text};
 
 /// Tokens a sequence may hold.
 const CONTEXT: usize = 1024;
-/// Ids the tiny model can print.
-const VOCABULARY: usize = 6113;
 /// Of single logits, where the CPU's int8 activations and the GPU's fp16 part.
 const NEAR: f32 = 2.0;
 /// The CPU's two largest logits are apart: noise doesn't turn them.
@@ -62,7 +60,7 @@ fn greedy_is_the_cpus(lengths: &[usize], steps: u64) {
         let (mut on_gpu, mut on_cpu) = (gpu.create().expect("a slot"), cpu.create().expect("memory"));
         let (mut tokens, mut equal, mut clear) = (text(length * 3, length), 0, 0);
         for step in 0..steps {
-            let draw = greedy(VOCABULARY, step);
+            let draw = greedy(TINY_VOCABULARY, step);
             let (ours, _) = next(&mut gpu, &mut on_gpu, &tokens, draw);
             let (theirs, ahead) =
                 next(&mut cpu, &mut on_cpu, &tokens, lily_backend::Draw { top_logprobs: Some(2), ..draw });

@@ -3,19 +3,18 @@
 
 use lily_backend::{Backend, Output, Segment, Want};
 use lily_checkpoint::Checkpoint;
-use lily_gpu::device::cuda::CudaDevice;
+use lily_gpu::device::cuda::{self, CudaDevice};
 use lily_gpu::{GpuBackend, Options, State};
 
 use crate::full;
-use crate::support::{device, logits, run, same_bits};
+use crate::support::{TINY_VOCABULARY, device_with, logits, run, same_bits, tokens};
 
-/// Tokens held: none, such that rows lie on both sides of a page's end, whole pages, and a piece's end of attention.
+/// Tokens held: none, such that rows lie on both sides of a page's end, whole pages, and where attention's pieces get one page
+/// more each.
 const HELD: [usize; 4] = [0, 60, 128, 64 * 64 - 4];
+/// The same where they get more pages than are on their way at once.
+const LONG: usize = 64 * 192 - 4;
 const ROWS: usize = 8;
-
-fn tokens(seed: usize, vocabulary: usize, count: usize) -> Vec<u32> {
-    (0..count).map(|place| ((place * 7919 + seed * 104_729 + 13) % vocabulary) as u32).collect()
-}
 
 /// A sequence that holds the first of `tokens`.
 fn holding(gpu: &mut GpuBackend<CudaDevice>, tokens: &[u32]) -> State {
@@ -32,8 +31,10 @@ fn steps(gpu: &mut GpuBackend<CudaDevice>, held: usize, tokens: &[u32]) -> Vec<f
     tokens[held..].iter().flat_map(|&token| logits(gpu, &mut state, &[token])).collect()
 }
 
-fn rows_are_steps(gpu: &mut GpuBackend<CudaDevice>, vocabulary: usize) {
-    for held in HELD {
+/// Gives the logits of each sequence by itself.
+fn rows_are_steps(gpu: &mut GpuBackend<CudaDevice>, vocabulary: usize, lengths: &[usize]) -> Vec<f32> {
+    let mut told = Vec::new();
+    for &held in lengths {
         let all: Vec<Vec<u32>> = (0..3).map(|seed| tokens(seed, vocabulary, held + ROWS)).collect();
         // What it leaves in its pages is wrong for those that get them next.
         let alone: Vec<Vec<f32>> = all.iter().map(|tokens| steps(gpu, held, tokens)).collect();
@@ -61,20 +62,27 @@ fn rows_are_steps(gpu: &mut GpuBackend<CudaDevice>, vocabulary: usize) {
         for (index, (together, alone)) in together.iter().zip(&alone).enumerate() {
             assert!(same_bits(together, alone), "sequence {index} of three that hold {held}");
         }
+        told.extend(alone.concat());
     }
+    told
 }
 
 #[test]
 fn rows_have_the_bits_of_steps() {
-    let Some(device) = device() else { return };
     let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is whole");
-    let options = Options { prefill_rows: 1024, ..Options::new(8192, 3) };
-    let mut gpu = GpuBackend::new(device, &checkpoint, options).unwrap_or_else(|error| panic!("{error}"));
-    rows_are_steps(&mut gpu, 6113);
+    let options = Options { prefill_rows: 1024, ..Options::new(LONG + 64, 3) };
+    let mut told = Vec::new();
+    // Also as with a driver that lets no dispatch begin early.
+    for complete_edges in [false, true] {
+        let Some(device) = device_with(cuda::Options { complete_edges, ..Default::default() }) else { return };
+        let mut gpu = GpuBackend::new(device, &checkpoint, options).unwrap_or_else(|error| panic!("{error}"));
+        told.push(rows_are_steps(&mut gpu, TINY_VOCABULARY, &[&HELD[..], &[LONG]].concat()));
+    }
+    assert!(same_bits(&told[0], &told[1]), "what begins early has other bits");
 }
 
 #[test]
 fn large_rows_have_the_bits_of_steps() {
     let Some((mut gpu, checkpoint)) = full::gpu(3) else { return };
-    rows_are_steps(&mut gpu, checkpoint.config.vocab_size);
+    rows_are_steps(&mut gpu, checkpoint.config.vocab_size, &HELD);
 }

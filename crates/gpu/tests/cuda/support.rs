@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use std::{env, fs};
 
 use lily_backend::{Backend, Draw, Output, Segment, Want};
+use lily_checkpoint::{Checkpoint, Config, LayerKind, Weights};
 use lily_gpu::device::cuda::{self, CudaDevice, Options};
 use lily_gpu::device::{Device, Tiles};
 
@@ -13,12 +14,17 @@ pub(crate) const TINY_VOCABULARY: usize = 6113;
 
 /// The first GPU, or none with a word about it.
 pub(crate) fn device() -> Option<CudaDevice> {
+    device_with(Options::default())
+}
+
+/// It in another way than usual.
+pub(crate) fn device_with(options: Options) -> Option<CudaDevice> {
     if cuda::count() == 0 {
         println!("SKIPPED: no NVIDIA GPU with a driver is here");
         return None;
     }
     let serial = env::var_os("LILY_CUDA_SERIAL").is_some();
-    let device = CudaDevice::open(Options { ordinal: 0, serial });
+    let device = CudaDevice::open(Options { serial, ..options });
     Some(device.unwrap_or_else(|error| panic!("{error}")))
 }
 
@@ -46,6 +52,22 @@ pub(crate) fn text(first: usize, count: usize) -> Vec<u32> {
         data[offset(0)..offset(1)].as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
     });
     ids[first..first + count].to_vec()
+}
+
+/// Tokens without a meaning, others for each seed.
+pub(crate) fn tokens(seed: usize, vocabulary: usize, count: usize) -> Vec<u32> {
+    (0..count).map(|place| ((place * 7919 + seed * 104_729 + 13) % vocabulary) as u32).collect()
+}
+
+/// The embedded checkpoint with as many layers of one kind as it has, `most` at most.
+pub(crate) fn layers_of(kind: LayerKind, most: usize) -> (Config, Weights) {
+    let Checkpoint { mut config, mut weights, .. } = Checkpoint::embedded().expect("the embedded checkpoint is whole");
+    let kinds = config.layers.clone();
+    let mut kinds = kinds.iter();
+    weights.layers.retain(|_| kinds.next() == Some(&kind));
+    weights.layers.truncate(most);
+    config.layers = vec![kind; weights.layers.len()];
+    (config, weights)
 }
 
 /// Runs one segment.
@@ -132,7 +154,8 @@ impl Agreement {
     }
 }
 
-fn relative(ours: &[f32], theirs: &[f32]) -> f64 {
+/// Length of the difference over that of `theirs`.
+pub(crate) fn relative(ours: &[f32], theirs: &[f32]) -> f64 {
     let square = |value: f32| f64::from(value).powi(2);
     let difference: f64 = ours.iter().zip(theirs).map(|(ours, theirs)| square(ours - theirs)).sum();
     (difference / theirs.iter().copied().map(square).sum::<f64>()).sqrt()

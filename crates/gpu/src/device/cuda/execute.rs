@@ -30,6 +30,8 @@ pub struct Options {
     /// Runs a plan's dispatches one after another and waits for each, so that what goes wrong on the GPU is reported with
     /// the kernel's name. Slow.
     pub serial: bool,
+    /// Lets a dispatch begin only when those before it are complete, which drivers before CUDA 12.3 do anyway.
+    pub complete_edges: bool,
 }
 
 /// An NVIDIA GPU.
@@ -65,7 +67,7 @@ impl CudaDevice {
         Self::new(options).map_err(|problem| DeviceError::Failed { name: "CUDA".to_owned(), problem })
     }
 
-    fn new(Options { ordinal, serial }: Options) -> Result<Self, String> {
+    fn new(Options { ordinal, serial, complete_edges }: Options) -> Result<Self, String> {
         let context = Context::open(ordinal)?;
         let (architecture, free) = (context.architecture()?, context.free_bytes()?);
         let processors = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
@@ -80,7 +82,7 @@ impl CudaDevice {
             limits: Limits { recommended_bytes: usable, buffer_bytes: usable },
             tiles: if architecture == WARPGROUPS { Tiles::Warpgroup } else { Tiles::Simdgroup },
             architecture,
-            early_edges: version >= Version::EARLY_EDGES,
+            early_edges: version >= Version::EARLY_EDGES && !complete_edges,
             serial,
             buffers: HashMap::new(),
             next_buffer: 0,
