@@ -171,17 +171,17 @@ fn one_wrong_position_is_seen() {
         ("another position's logits", &of_another as &dyn Fn(usize, &mut [f32])),
         ("nothing", &|position, row| {
             if position == 64 {
-                row.fill(0.0)
+                row.fill(0.0);
             }
         }),
         ("not a number", &|position, row| {
             if position == 191 {
-                row[7] = f32::NAN
+                row[7] = f32::NAN;
             }
         }),
         ("another largest", &|position, row| {
             if position == 5 {
-                row[7] = 1.5
+                row[7] = 1.5;
             }
         }),
         ("somewhat off at every tenth", &|position, row| {
