@@ -11,6 +11,7 @@ LILY_INLINE void start_barrier(ulong* barrier) {
 }
 
 // Barriers and places are named by their shared addresses or pointed to.
+
 // Begins a phase of the barrier: it is over when so many bytes have come.
 LILY_INLINE void expect_bytes(uint barrier, uint bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(barrier), "r"(bytes) : "memory");

@@ -18,7 +18,7 @@ LILY_INLINE uint4 shared_words(uint from) {
 }
 
 // A kernel may begin while the one before it still runs: until this it reads only bytes that no dispatch before it in its plan
-// writes, and writes nothing. (A plan begins when the one before is complete, so what ends a plan, as `advance`, may be read.)
+// writes, and writes nothing. (A plan begins when the one before is complete, so what only a plan's end writes, `advance`, may be read.)
 LILY_INLINE void wait_for_earlier() { asm volatile("griddepcontrol.wait;" : : : "memory"); }
 // The kernel behind this one may begin, when all blocks have said so.
 LILY_INLINE void let_later_begin() { asm volatile("griddepcontrol.launch_dependents;" : : : "memory"); }

@@ -3,7 +3,7 @@
 
     pip install nvidia-cuda-nvrtc
     cargo run -p lily-msl --example emit -- kernels OUTPUT cuda
-    tools/kernels/nvrtc.py OUTPUT/kernels.cu [--arch sm_90] [--tiny] [--vocabulary N] [--define NAME] [--output kernels.cubin]
+    tools/kernels/nvrtc.py OUTPUT/kernels.cu [--arch sm_90] [--tiny] [--shape NAME=VALUE] [--define NAME] [--output kernels.cubin]
 
 Prints the compiler's messages, and exits with 1 if it refused the source.
 """
@@ -45,7 +45,7 @@ def main():
     parser.add_argument("source", type=pathlib.Path)
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--tiny", action="store_true", help="the shapes of models/tiny")
-    parser.add_argument("--vocabulary", type=int, help="its size, in the place of the shapes' own")
+    parser.add_argument("--shape", action="append", default=[], metavar="NAME=VALUE", help="in the place of one of these")
     parser.add_argument("--define", action="append", default=[], metavar="NAME", help="a macro")
     parser.add_argument("--output", type=pathlib.Path)
     options = parser.parse_args()
@@ -55,9 +55,10 @@ def main():
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, options.source.name.encode(), 0, None, None)
     flags = [f"--gpu-architecture={options.arch}", "--std=c++20", "--device-as-default-execution-space",
              "-D__METAL_VERSION__=310"]
-    values = TINY if options.tiny else FULL
-    if options.vocabulary:
-        values = values | {"VOCABULARY": options.vocabulary}
+    others = dict(shape.split("=") for shape in options.shape)
+    if unknown := others.keys() - FULL.keys():
+        parser.error(f"no such shapes: {unknown}")
+    values = (TINY if options.tiny else FULL) | others
     flags += [f"-DLILY_{name}={value}" for name, value in values.items()]
     flags += [f"-D{name}" for name in options.define]
     start = time.monotonic()

@@ -32,7 +32,7 @@ if [[ -z "$counted" && "$(nvidia-smi --query-gpu=compute_cap --format=csv,nohead
   for size in "${sizes[@]}"; do
     XDG_CACHE_HOME="$work/$size" "$tests" --exact "$(test_of "$size" every_kernel_runs)" > /dev/null
     kept=("$work/$size/lily/"*.cubin)
-    shapes=(--vocabulary 16384) # LARGE_VOCABULARY of the test
+    shapes=(--shape VOCABULARY=16384) # LARGE_VOCABULARY of the test
     [[ "$size" == large ]] || shapes=(--tiny)
     python3 tools/kernels/nvrtc.py "$work/kernels.cu" --arch sm_90a "${shapes[@]}" --define LILY_COUNTED_BARRIERS \
       --output "$counted/lily/$(basename "${kept[0]}")"

@@ -173,7 +173,8 @@ impl fmt::Display for Outline {
 #[cfg(test)]
 mod tests {
     use super::{Outline, Step};
-    use crate::device::Tiles;
+    use crate::device::{Range, Tiles};
+    use crate::kernel::Access;
     use lily_checkpoint::Config;
 
     fn full_size() -> Config {
@@ -260,6 +261,31 @@ mod tests {
                 early.map(|(index, dispatch)| (dispatch.kernel.name, incoming(index))).collect();
             assert_eq!(counts.len(), 30 * 6 + 10 * 8 + 1);
             assert!(counts.iter().all(|&(_, count)| count == 1), "{counts:?}");
+        }
+    }
+
+    /// Before they wait for the dispatch before them, they read where a sequence's rows, states and pages are (kernels/cuda/early.h).
+    #[test]
+    fn what_begins_early_reads_no_place_that_its_plan_has_written() {
+        const PLACES: [&str; 4] = ["pages", "rows", "segments", "sequences"];
+        for rows in [1, 8] {
+            let plan = Outline::on(&full_size(), Step::Decode(rows), 4096, Tiles::Warpgroup).expect("supported").plan;
+            let (mut written, mut read): (Vec<Range>, Vec<&str>) = (Vec::new(), Vec::new());
+            for dispatch in &plan.dispatches {
+                let arguments = || dispatch.kernel.arguments.iter().zip(&dispatch.ranges);
+                let places = arguments().filter(|(argument, _)| PLACES.contains(&argument.name));
+                for (argument, place) in places.filter(|_| dispatch.kernel.begins_early) {
+                    let name = dispatch.kernel.name;
+                    assert!(!written.iter().any(|range| range.overlaps(place)), "{name}: {}", argument.name);
+                    read.push(argument.name);
+                }
+                written.extend(
+                    arguments().filter(|(argument, _)| argument.access == Access::Write).map(|(_, range)| *range),
+                );
+            }
+            assert!(PLACES.iter().all(|place| read.contains(place)), "{read:?}");
+            let end = plan.dispatches.last().expect("some");
+            assert_eq!(end.kernel.name, "advance", "what writes places ends the plan");
         }
     }
 
