@@ -10,6 +10,8 @@ use lily_engine::{Event, FinishReason};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
 /// What a client is told whose request has no time left.
@@ -118,12 +120,24 @@ impl Generation {
         Self { reply, text, recorder, usage, counts, last_token: None, stage: Stage::Running }
     }
 
-    /// What happens, as it happens.
+    /// What happens, as it happens. A stop string or the deadline ends the engine's work also while nobody takes the updates:
+    /// a client may not read for a long time. Dropping the stream ends the reply.
     pub(crate) fn updates(self) -> impl Stream<Item = Update> + Send + 'static {
-        stream::unfold(self, |mut generation| async {
-            let update = generation.next().await?;
-            Some((update, generation))
+        let (sender, receiver) = unbounded_channel();
+        let mut driver = JoinSet::new();
+        driver.spawn(self.send_updates(sender));
+        stream::unfold((receiver, driver), |(mut receiver, driver)| async {
+            let update = receiver.recv().await?;
+            Some((update, (receiver, driver)))
         })
+    }
+
+    async fn send_updates(mut self, updates: UnboundedSender<Update>) {
+        while let Some(update) = self.next().await {
+            if updates.send(update).is_err() {
+                return;
+            }
+        }
     }
 
     /// The whole reply, or why it failed.
