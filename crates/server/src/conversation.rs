@@ -50,7 +50,7 @@ impl Conversation {
         }
         let mut prompt = Prompt {
             messages: mem::take(&mut self.messages),
-            tools: self.tools.shown(),
+            tools: self.tools.in_head().cloned().collect(),
             add_generation_prompt: true,
             kwargs: mem::take(&mut self.kwargs),
         };

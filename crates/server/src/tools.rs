@@ -96,9 +96,8 @@ impl Tools {
     }
 
     /// What the prompt's head shows.
-    pub(crate) fn shown(&self) -> Vec<Value> {
-        let is_shown = |tool: &&Value| name(tool).is_none_or(|name| !self.deferred.contains(name));
-        self.definitions.iter().filter(is_shown).cloned().collect()
+    pub(crate) fn in_head(&self) -> impl Iterator<Item = &Value> {
+        self.definitions.iter().filter(|tool| name(tool).is_none_or(|name| !self.deferred.contains(name)))
     }
 
     /// The deferred ones by name.

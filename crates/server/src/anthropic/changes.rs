@@ -57,8 +57,12 @@ impl Change {
 pub(super) struct Changes {
     /// The definitions that hold, in the order in which their names came up first.
     pub(super) defined: Vec<Value>,
+    /// The first definition of all, as it was.
+    pub(super) first: Option<Value>,
     /// The place of each name among those.
     places: HashMap<String, usize>,
+    /// The names that are offered without a definition, and where.
+    pub(super) offered: Vec<(String, String)>,
     /// The names of tools that cannot be called.
     pub(super) withdrawn: HashSet<String>,
 }
@@ -71,19 +75,23 @@ impl Changes {
         for (index, message) in messages.filter(|(_, message)| message["role"] == "system") {
             for (place, block) in message["content"].as_array().into_iter().flatten().enumerate() {
                 let block = Fields::of(block, &format!("messages[{index}].content[{place}]"))?;
-                changes.take(Change::read(&block)?);
+                if let Some(change) = Change::read(&block)? {
+                    changes.take(change, &block);
+                }
             }
         }
         Ok(changes)
     }
 
-    fn take(&mut self, change: Option<Change>) {
+    fn take(&mut self, change: Change, block: &Fields<'_>) {
         match change {
-            Some(Change::Offered(name)) => {
+            Change::Offered(name) => {
                 self.withdrawn.remove(&name);
+                self.offered.push((name, format!("{}.name", block.path("tool"))));
             }
-            Some(Change::Defined(definition)) => {
+            Change::Defined(definition) => {
                 self.withdrawn.remove(name_of(&definition));
+                self.first.get_or_insert_with(|| definition.clone());
                 match self.places.entry(name_of(&definition).to_owned()) {
                     Entry::Occupied(place) => self.defined[*place.get()] = definition,
                     Entry::Vacant(place) => {
@@ -92,10 +100,10 @@ impl Changes {
                     }
                 }
             }
-            Some(Change::Withdrawn(name)) => {
+            Change::Withdrawn(name) => {
                 self.withdrawn.insert(name);
             }
-            Some(Change::Nothing) | None => {}
+            Change::Nothing => {}
         }
     }
 }
@@ -107,13 +115,17 @@ impl Changes {
 pub(super) struct Shown<'t> {
     /// Those that are not shown yet, by name.
     hidden: HashMap<&'t str, &'t Value>,
-    /// The names of those that are shown where they are defined.
-    defined: HashSet<&'t str>,
+    /// Those that the head shows, by name.
+    head: HashMap<&'t str, &'t Value>,
+    /// The names of all.
+    known: HashSet<&'t str>,
 }
 
 impl<'t> Shown<'t> {
     pub(super) fn new(tools: &'t Tools) -> Self {
-        Self { hidden: tools.hidden().collect(), defined: tools.later.iter().map(name_of).collect() }
+        let head = tools.in_head().map(|tool| (name_of(tool), tool)).collect();
+        let known = tools.definitions.iter().chain(&tools.later).map(name_of).collect();
+        Self { hidden: tools.hidden().collect(), head, known }
     }
 
     /// What a search's result says of a tool: its definition if the model has not seen it yet.
@@ -125,9 +137,17 @@ impl<'t> Shown<'t> {
     pub(super) fn tell(&mut self, block: &Fields<'_>) -> Result<Option<String>, ApiError> {
         let offer = |name: &str| format!("The function {name} can be called now.");
         Ok(Change::read(block)?.map(|change| match change {
-            Change::Offered(name) => self.hidden.remove(name.as_str()).map_or_else(|| offer(&name), can_be_called),
-            Change::Defined(definition) if self.defined.contains(name_of(&definition)) => can_be_called(&definition),
-            Change::Defined(definition) => offer(name_of(&definition)),
+            Change::Offered(name) => match self.hidden.remove(name.as_str()) {
+                Some(definition) => can_be_called(definition),
+                None if self.known.contains(name.as_str()) => offer(&name),
+                // Anthropic would run it.
+                None => String::new(),
+            },
+            Change::Defined(definition) => {
+                let name = name_of(&definition);
+                self.hidden.remove(name);
+                if self.head.get(name) == Some(&&definition) { offer(name) } else { can_be_called(&definition) }
+            }
             Change::Withdrawn(name) => format!("The function {name} cannot be called any more."),
             Change::Nothing => String::new(),
         }))
@@ -173,10 +193,12 @@ mod tests {
             refer("tool_addition", "k"),
             elsewhere
         ]);
-        let Changes { defined, withdrawn, .. } = changes(blocks).expect("fine");
+        let Changes { defined, first, withdrawn, offered, .. } = changes(blocks).expect("fine");
         let names: Vec<&str> = defined.iter().map(super::name_of).collect();
         assert_eq!((names, &defined[0]["function"]["description"]), (vec!["f", "g"], &json!("new")));
+        assert_eq!(first.expect("there is one")["function"]["description"], "old");
         assert_eq!(withdrawn, ["g", "h"].map(str::to_owned).into());
+        assert_eq!(offered, [("k".into(), "messages[1].content[7].tool.name".into())]);
         assert!(Changes::read(None).expect("none").defined.is_empty());
     }
 

@@ -30,11 +30,11 @@ impl Messages {
         };
         let mut read = Self::default();
         let mut shown = Shown::new(tools);
-        let last_of_user = messages.iter().rposition(|message| message["role"] == "user").unwrap_or(0);
+        let last_of_user = messages.iter().rposition(is_of_user).unwrap_or(0);
         for (index, message) in messages.iter().enumerate() {
             let is_last = index + 1 == messages.len();
             let message = Fields::of(message, &format!("messages[{index}]"))?;
-            // Such a message is gone with the next of the user's, but not what it changed about tools.
+            // Such a message is gone once the user says something, but not what it changed about tools.
             let is_gone = index < last_of_user && message.string("clear_at")? == Some("next_user_message");
             read.take(&message, Place { is_last, is_gone }, &mut shown)?;
         }
@@ -109,6 +109,13 @@ impl Messages {
             self.messages.push(json!({"role": role, "content": join(texts.iter().map(Cow::as_ref))}));
         }
     }
+}
+
+/// Whether a message holds words of the user's, and not only what tools gave: their results belong to the turn that called.
+fn is_of_user(message: &Value) -> bool {
+    let is_result = |block: &Value| block["type"] == "tool_result";
+    let only_results = message["content"].as_array().is_some_and(|blocks| blocks.iter().all(is_result));
+    message["role"] == "user" && !only_results
 }
 
 /// Where a message stands.

@@ -167,6 +167,44 @@ fn tools_that_come_and_go_leave_what_was_read() {
             send(speaker.server.address, &request).status
         };
         assert_eq!([forced("bash", &second), forced("weather", &third), forced("nobody", &first)], [400; 3]);
+        // What is offered has to be there.
+        let nobody =
+            json!([question("Hello"), {"role": "system", "content": [change("tool_addition", refer("nobody"))]}]);
+        let (_, message) = super::errors::refused(&send(speaker.server.address, &request(&nobody)), 400);
+        assert!(message.contains("messages[1].content[0].tool.name") && message.contains("\"nobody\""), "{message}");
+    }
+}
+
+/// Without tools of the request's own the head shows the first that the conversation defines, as that was, whatever comes later.
+#[test]
+fn tools_that_are_defined_one_after_another_leave_what_was_read() {
+    let system = |tools: &[Value]| {
+        let define =
+            |tool: &Value| json!({"type": "tool_addition", "tool": {"type": "tool_definition", "definition": tool}});
+        json!({"role": "system", "content": tools.iter().map(define).collect::<Vec<_>>()})
+    };
+    let mut newer = tool("weather");
+    newer["description"] = json!("Better than before.");
+    for official in [false, true] {
+        let speaker = Speaker::new(official, 4096);
+        let mut messages = vec![json!({"role": "user", "content": "Hello"})];
+        let mut read = String::new();
+        for (tools, called) in
+            [(vec![tool("weather")], "weather"), (vec![tool("bash")], "bash"), (vec![newer.clone()], "weather")]
+        {
+            messages.push(system(&tools));
+            let request = ask("", json!({"messages": messages, "stream": false}));
+            let message = reply(&speaker, &written(called, &[("days", "3.0")]), &request);
+            let call = &message["content"][0];
+            assert_eq!((&call["name"], &call["input"]), (&json!(called), &json!({"days": 3})), "{message}");
+            let prompt = speaker.prompt();
+            assert!(prompt.starts_with(&read), "{read}\n\nbecame\n\n{prompt}");
+            // Up to where the reply begins.
+            read = prompt.rsplit_once("<|im_start|>assistant").expect("a reply's beginning").0.to_owned();
+            messages
+                .extend([json!({"role": "assistant", "content": "Hm."}), json!({"role": "user", "content": "More"})]);
+        }
+        assert!(read.matches("Better than before.").count() == 1 && read.matches("<tools>").count() == 1, "{read}");
     }
 }
 
@@ -180,11 +218,13 @@ fn a_message_for_one_turn_is_gone_in_the_next() {
     let mut messages = vec![json!({"role": "user", "content": "Hello"}), system, empty];
     for (more, is_there) in [
         (json!([]), true),
+        // The turn goes on with what a tool gave.
         (
-            json!([{"role": "assistant", "content": "Hi."},
-        {"role": "user", "content": "More"}]),
-            false,
+            json!([{"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "bash", "input": {}}]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "done"}]}]),
+            true,
         ),
+        (json!([{"role": "assistant", "content": "Hi."}, {"role": "user", "content": "More"}]), false),
     ] {
         messages.extend(more.as_array().expect("messages").clone());
         let request = json!({"tools": [tool("bash"), deferred("fetch")], "messages": messages, "stream": false});
