@@ -53,9 +53,10 @@ pub(crate) fn read(mut request: Value, shared: &Shared, counts: Arc<Counts>) -> 
     let (messages, tools, functions) = conversation(&fields, &earlier, &input)?;
     // The template would take earlier turns' reasoning out at each question: all since the last one would be read again.
     // Without thinking a turn begins with an empty one. Where turns were thought over and their client does not send that
-    // back, empty ones would teach the model not to think.
+    // back, empty ones would teach the model not to think; of responses that are kept all is there that was thought.
     let thinks = kwargs.get("enable_thinking").map_or(shared.limits.defaults.thinking, |on| *on != Value::Bool(false));
-    if !thinks || messages.iter().any(|message| message.get("reasoning_content").is_some()) {
+    let are_whole = || !earlier.is_empty() || messages.iter().any(|message| message.get("reasoning_content").is_some());
+    if !thinks || are_whole() {
         kwargs.entry("preserve_thinking").or_insert(true.into());
     }
     // Whoever knows the id can read the conversation.

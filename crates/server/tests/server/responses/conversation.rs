@@ -132,6 +132,28 @@ fn reasoning_of_earlier_turns_stays() {
     }
 }
 
+/// A conversation that is kept here begins to think, and leaves off, without a change to what was read before.
+#[test]
+fn thinking_may_begin_amid_a_conversation() {
+    let speaker = Speaker::new(true, 4096);
+    let (mut last, mut read) = (Value::Null, String::new());
+    for (effort, says) in [
+        ("none", "One"),
+        ("none", "Two"),
+        ("high", "x\n</think>\n\nThree"),
+        ("high", "\n</think>\n\nFour"),
+        ("none", "Five"),
+    ] {
+        let request = json!({"input": "More", "previous_response_id": last, "reasoning": {"effort": effort}});
+        let response = replied(&speaker, says, &request);
+        let prompt = speaker.prompt();
+        assert!(prompt.starts_with(&read), "{says}: {read}\n\nbecame\n\n{prompt}");
+        last = response["id"].clone();
+        // But for the beginning of the thoughts, which the reply is a part of.
+        read = prompt.rsplit_once("<think>").expect("the reply's beginning").0.to_owned();
+    }
+}
+
 #[test]
 fn responses_are_given_again_listed_and_deleted() {
     let speaker = Speaker::new(false, 4096);
