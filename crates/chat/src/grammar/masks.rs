@@ -107,6 +107,7 @@ impl Masks {
                     "it takes more than one reply may: {error}; make its expressions simpler, or shorter what they repeat"
                 )
             }
+            StopReason::NoExtensionBias => "there is no text that it allows".into(),
             _ => error.to_owned(),
         }
     }
@@ -171,7 +172,7 @@ mod tests {
         let stop = tokenizer.id("<|im_end|>").expect("a stop token");
         let grammars = Grammars::new(tokenizer, &[stop]).expect("grammars");
         let format = Format::Regex("[a-z ]*e[a-z ]{40}".into());
-        let mut masks = grammars.masks(grammar_of(&format).expect("a format")).expect("a grammar");
+        let mut masks = grammars.masks(grammar_of(&format).expect("a format"), true).expect("a grammar");
         let mut random = 1;
         let mut walk = || loop {
             let mask = masks.next()?;
@@ -190,7 +191,7 @@ mod tests {
         let grammars = Grammars::new(tokenizer, &[stop]).expect("grammars");
         let (mut random, mut reused) = (7u64, 0);
         for grammar in grammars_to_walk() {
-            let begin = grammars.masks(grammar).expect("a grammar");
+            let begin = grammars.masks(grammar, true).expect("a grammar");
             for _ in 0..6 {
                 let (mut masks, mut anew) = (begin.clone(), begin.clone());
                 // Held, so that no other gets the same place in memory.

@@ -8,6 +8,7 @@ mod calls;
 mod masks;
 mod nesting;
 mod one_of;
+mod reason;
 mod reply;
 mod schema;
 mod thinking;
@@ -26,6 +27,7 @@ pub use reply::ReplyGrammar;
 
 use crate::Tokenizer;
 use masks::Masks;
+use reason::refused;
 use thinking::Thinking;
 use vocabulary::Vocabulary;
 
@@ -34,8 +36,6 @@ const MOST_LEXER_STATES: usize = 25_000;
 /// The stack of a thread that compiles a grammar, of which mostly very little is touched. The compilers recurse, as deep as
 /// [`nesting`] lets a grammar be.
 const STACK: usize = 256 << 20;
-/// Characters of a reason that a client is told.
-const LONGEST_REASON: usize = 1000;
 
 /// What the content of a reply is to be.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,7 +108,9 @@ impl Grammars {
         begins_in_reasoning: bool,
         may_call: bool,
     ) -> Result<ReplyGrammar, GrammarError> {
-        let masks = on_deep_stack(|| self.masks(grammar_of(format)?))?;
+        // Of a Lark grammar the client can be told a place; of the others it has not seen the grammar.
+        let ours = !matches!(format, Format::Lark(_));
+        let masks = on_deep_stack(|| self.masks(grammar_of(format)?, ours))?;
         ReplyGrammar::new(masks, &self.thinking, begins_in_reasoning, may_call)
     }
 
@@ -119,8 +121,8 @@ impl Grammars {
     /// be followed is left out.
     pub fn calls(&self, calls: &ForcedCalls<'_>, primed: &str) -> Result<ReplyGrammar, GrammarError> {
         let compile = || {
-            let strict = self.masks(TopLevelGrammar::from_lark(calls.grammar(true)));
-            strict.or_else(|_| self.masks(TopLevelGrammar::from_lark(calls.grammar(false))))
+            let strict = self.masks(TopLevelGrammar::from_lark(calls.grammar(true)), true);
+            strict.or_else(|_| self.masks(TopLevelGrammar::from_lark(calls.grammar(false)), true))
         };
         let mut masks = on_deep_stack(compile)?;
         for token in self.tokenizer.encode_exactly(primed).map_err(failed)? {
@@ -129,8 +131,10 @@ impl Grammars {
         ReplyGrammar::new(masks, &self.thinking, false, false)
     }
 
-    fn masks(&self, grammar: TopLevelGrammar) -> Result<Masks, GrammarError> {
-        let parser = self.factory.create_parser(grammar).map_err(|error| refused(format!("{error:#}")))?;
+    /// `ours`: whether the grammar's text is not the client's.
+    fn masks(&self, grammar: TopLevelGrammar, ours: bool) -> Result<Masks, GrammarError> {
+        let parser = self.factory.create_parser(grammar);
+        let parser = parser.map_err(|error| reason::of_compiler(&format!("{error:#}"), ours))?;
         Ok(Masks::new(parser))
     }
 }
@@ -170,17 +174,6 @@ fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send)
         let thread = thread::Builder::new().name("lily-grammar".into()).stack_size(STACK).spawn_scoped(scope, work);
         thread.map_err(failed)?.join().unwrap_or_else(|_| Err(GrammarError::Failed("a compiler panicked".into())))
     })
-}
-
-/// The reason without what only the maintainers of llguidance could use, and not longer than anybody reads.
-fn refused(reason: impl Into<String>) -> GrammarError {
-    let reason = reason.into();
-    let mut told = reason.split("\n<").next().unwrap_or_default().trim_end().to_owned();
-    if let Some((end, _)) = told.char_indices().nth(LONGEST_REASON) {
-        told.truncate(end);
-        told.push('…');
-    }
-    GrammarError::Refused(told)
 }
 
 fn failed(error: impl std::fmt::Display) -> GrammarError {

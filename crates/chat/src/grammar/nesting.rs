@@ -5,7 +5,8 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{GrammarError, refused};
+use super::GrammarError;
+use super::reason::refused;
 use crate::tools::target;
 
 /// Levels of a schema, from its root through everything nested and referred to.

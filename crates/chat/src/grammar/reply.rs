@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::masks::{Mask, Masks};
+use super::reason::refused;
 use super::thinking::Thinking;
-use super::{GrammarError, failed, refused};
+use super::{GrammarError, failed};
 
 /// Where a reply is in its grammar, and which tokens may come next. Clones go on independently.
 #[derive(Clone)]

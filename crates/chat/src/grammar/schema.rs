@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Number, Value, json};
 
+use super::GrammarError;
 use super::nesting::check_schema;
 use super::one_of::Comparison;
-use super::{GrammarError, refused};
+use super::reason::refused;
 use crate::tools::target;
 
 /// Formats that are checked. To JSON Schema any other is a note.
