@@ -1,6 +1,8 @@
 //! The arguments, as clap reads them.
 
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{ArgGroup, Args, Parser, Subcommand};
 
@@ -54,7 +56,7 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
     /// Tokens a sequence may hold, prompt and reply together [default: the model's, or what memory allows].
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", value_parser = number(1, u32::MAX))]
     pub(crate) max_context: Option<u32>,
     /// Threads to compute with; 0 is all cores.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = threads)]
@@ -73,7 +75,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: String,
     /// Port to bind; 0 takes a free one and prints it.
-    #[arg(long, default_value_t = 8080)]
+    #[arg(long, default_value_t = 8080, value_parser = number(0, u16::MAX))]
     pub(crate) port: u16,
     /// Requests answered at once; further ones wait.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = parallel)]
@@ -90,13 +92,13 @@ pub(crate) struct ServeArgs {
     pub(crate) cache_disk: u64,
     /// Tokens of a prompt between two places that later ones can go on from, besides where messages begin: fewer cost memory,
     /// more leave more to read again.
-    #[arg(long, value_name = "TOKENS", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..=1 << 20))]
+    #[arg(long, value_name = "TOKENS", default_value_t = 1024, value_parser = number(256_u32, 1 << 20))]
     pub(crate) cache_interval: u32,
     /// What applies where a request is silent [default: the checkpoint's generation_config.json, and thinking].
     #[arg(long, value_name = "NAME", value_enum)]
     pub(crate) preset: Option<Preset>,
     /// The largest request body taken, in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = number(1_u32, 1024))]
     pub(crate) max_body: u32,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
@@ -109,10 +111,10 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_parser = temperature)]
     pub(crate) temperature: Option<f32>,
     /// Repeats the same draws.
-    #[arg(long)]
+    #[arg(long, value_parser = number(0, u64::MAX))]
     pub(crate) seed: Option<u64>,
     /// The longest reply, in tokens [default: what the context leaves].
-    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", value_parser = number(1, u32::MAX))]
     pub(crate) max_tokens: Option<u32>,
     /// Answer without thinking first.
     #[arg(long)]
@@ -165,13 +167,13 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Tokens that each sequence holds after the step.
-    #[arg(long, value_name = "TOKENS", default_value_t = 4096, requires = "plan", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "TOKENS", default_value_t = 4096, requires = "plan", value_parser = number(1_u32, 1 << 20))]
     pub(crate) context: u32,
     /// Sequences of a decode step, up to 8.
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "plan", value_parser = clap::value_parser!(u32).range(1..=8))]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "plan", value_parser = number(1_u32, 8))]
     pub(crate) batch: u32,
     /// A prefill step of so many tokens of a prompt instead of a decode step.
-    #[arg(long, value_name = "TOKENS", requires = "plan", conflicts_with = "batch", value_parser = clap::value_parser!(u32).range(1..=1 << 14))]
+    #[arg(long, value_name = "TOKENS", requires = "plan", conflicts_with = "batch", value_parser = number(1_u32, 1 << 14))]
     pub(crate) prefill: Option<u32>,
     /// Draw the step in Graphviz' language: a rank a stage, an arrow for what must wait.
     #[arg(long, value_name = "FILE", requires = "plan")]
@@ -188,7 +190,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) perplexity: Option<PathBuf>,
     /// Tokens a window.
-    #[arg(long, value_name = "TOKENS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "TOKENS", default_value_t = 2048, value_parser = number(2, u32::MAX))]
     pub(crate) window: u32,
     /// Accuracy on task cases, as models/tiny/eval/cases.jsonl has them.
     #[arg(long, value_name = "FILE")]
@@ -217,13 +219,13 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Tokens of the prompts, as 128,512 [default: 256, 512, ... as far as context and memory allow, up to 131072].
-    #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS,...", value_delimiter = ',', value_parser = number(1, u32::MAX))]
     pub(crate) lengths: Vec<u32>,
     /// Tokens decoded after each prompt.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = number(1, u32::MAX))]
     pub(crate) steps: u32,
     /// Times each length is measured, after a warm-up; the medians count.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = number(1, u32::MAX))]
     pub(crate) repeats: u32,
     /// Measure with these instructions instead of the fastest this machine has: scalar, avx2, neon, ...
     #[arg(long, value_name = "NAME")]
@@ -265,6 +267,17 @@ pub(crate) struct BenchLengthArgs {
 /// No machine has more cores; far more threads than cores would only take its memory.
 const MOST_THREADS: usize = 1024;
 
+/// A whole number from `least` to `most`, both included. clap's own parsers tell of digits, not of what they want.
+pub(crate) fn number<T>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
+where
+    T: Copy + Display + FromStr + PartialOrd + Send + Sync + 'static,
+{
+    move |text| match text.parse() {
+        Ok(number) if least <= number && number <= most => Ok(number),
+        _ => Err(format!("expected a whole number from {least} to {most}")),
+    }
+}
+
 fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count) if count <= MOST_THREADS => Ok(count),
@@ -302,7 +315,7 @@ pub(crate) struct SynthArgs {
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) config: PathBuf,
     /// Another seed gives other weights; the same seed gives the same bytes on every machine.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = number(0, u64::MAX))]
     pub(crate) seed: u64,
 }
 

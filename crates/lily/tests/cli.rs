@@ -164,7 +164,9 @@ fn what_cannot_be_is_said() {
         fails(&[command, "--model", &path("nothing")], &["nothing does not exist", "download"]);
         fails(&[command, "--model", &path("model.gguf")], &["GGUF"]);
         fails(&[command, "--max-context", "40000"], &["40000", "32768"]);
-        fails(&[command, "--max-context", "0"], &["--max-context"]);
+        for wrong in ["0", "abc", "64K", ""] {
+            fails(&[command, "--max-context", wrong], &["--max-context", "expected a whole number from 1"]);
+        }
         // So many would not be refused by the system before they have taken its memory.
         fails(&[command, "--threads", "60000"], &["--threads", "1024"]);
     }

@@ -206,6 +206,30 @@ impl Drop for Server {
     }
 }
 
+#[test]
+fn a_server_that_runs_already_is_no_fault() {
+    let home = Home::new();
+    let mut command =
+        home.lily(&["serve", "--port", "0", "--max-context", "600", "--cache", "64M", "--api-key", "mine"]);
+    let server = Server::start(&mut command);
+    let port = server.address.rsplit_once(':').expect("an address").1;
+    let doctor = |more: &[&str]| {
+        let flags = ["doctor", "--json", "--port", port, "--max-context", "600", "--cache", "64M"];
+        checks(&home.output(&[&flags[..], more].concat()))
+    };
+    let (found, ok) = doctor(&["--api-key", "mine"]);
+    let running = check(&found, "port");
+    assert!(ok && running["verdict"] == "ok", "{found:?}");
+    assert_eq!(running["process"], server.process.id());
+    let says = running["message"].as_str().expect("a message");
+    assert!(says.contains(&format!("process {}", server.process.id())) && says.contains("lily-tiny on cpu"), "{says}");
+    assert!(running["resident_bytes"].as_u64() > Some(1 << 20), "{running}");
+    // Without its key less is known of it.
+    let (found, ok) = doctor(&["--api-key", "other"]);
+    let running = check(&found, "port");
+    assert!(ok && running["message"].as_str().is_some_and(|says| says.contains("wants another API key")), "{running}");
+}
+
 const KEY_OF_FILE: &str = "host: localhost\r\nauthorization: Bearer of-file\r\n";
 
 #[test]

@@ -26,10 +26,15 @@ struct Server {
 
 impl Server {
     fn start(directory: &Path) -> Self {
+        Self::start_with(directory, &[])
+    }
+
+    fn start_with(directory: &Path, flags: &[&str]) -> Self {
         let nowhere = tempfile::tempdir().expect("a temporary directory");
         let mut process = Command::new(env!("CARGO_BIN_EXE_lily"))
             .args(["serve", "--port", "0", "--cache", "200M", "--cache-disk", DISK, "--cache-dir"])
             .arg(directory)
+            .args(flags)
             .env_remove("LILY_MODEL")
             .env_remove("HF_HUB_CACHE")
             .env("HF_HOME", nowhere.path())
@@ -141,6 +146,22 @@ fn a_stop_writes_what_waits() {
     assert_eq!(again, first);
     assert!(cached >= 2048, "{cached}");
     assert_eq!(server.stop().0.code(), Some(0));
+}
+
+/// A prompt that parts from an earlier one goes on from the last of the places that `--cache-interval` sets.
+#[test]
+fn the_interval_says_where_later_prompts_go_on() {
+    let parted = [prompt(1, 700), prompt(2, 100)].concat();
+    for (flags, expected) in [(&["--cache-interval", "256"][..], 512), (&["--cache-interval", "512"], 512), (&[], 0)] {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let server = Server::start_with(directory.path(), flags);
+        ask(&server.address, &prompt(1, 1000)).expect("an answer");
+        let (_, cached) = ask(&server.address, &parted).expect("an answer");
+        assert_eq!(cached, expected, "{flags:?}");
+        // Such a place is not the end of the prompt before.
+        let (_, cached) = ask(&server.address, &prompt(1, 300)).expect("an answer");
+        assert_eq!(cached, if flags.contains(&"256") { 256 } else { 0 }, "{flags:?}");
+    }
 }
 
 /// Kills a server while it writes, again and again. Each next one takes nothing that is damaged, answers as the

@@ -313,6 +313,44 @@ fn damage_in_the_cache_is_found_when_asked_for() {
 }
 
 #[test]
+fn without_the_hub_what_is_there_is_checked() {
+    let place = Place::new(files(), proper);
+    let offline = || {
+        let mut command = place.lily(&["pull", "--check"]);
+        command.env("HF_ENDPOINT", "http://127.0.0.1:1").output().expect("the program starts")
+    };
+    let nothing = offline();
+    assert_eq!((nothing.status.code(), text(&nothing.stdout)), (Some(1), ""));
+    assert!(text(&nothing.stderr).contains("cannot be reached") && !text(&nothing.stderr).contains("offline"));
+    good(&place.pull());
+    let sound = offline();
+    assert_eq!(good(&sound), format!("{}\n", place.snapshot().display()));
+    let said = text(&sound.stderr);
+    for wanted in
+        ["cannot be reached", "offline", "ballast.bin: as it should be", "nothing is missed; `lily serve` finds it"]
+    {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+    assert_eq!(said.matches(": as it should be").count(), files().len(), "{said}");
+    let blob = place.entry().join("blobs").join(ballast().digest());
+    let mut bytes = fs::read(&blob).expect("the file");
+    bytes[7] ^= 1;
+    fs::write(&blob, &bytes).expect("writes");
+    let damaged = offline();
+    assert_eq!(damaged.status.code(), Some(1));
+    assert!(text(&damaged.stderr).contains("ballast.bin: damaged"), "{}", text(&damaged.stderr));
+    // It is kept until something better can be had.
+    assert!(fs::read(&blob).expect("the file") == bytes);
+    // A checkpoint with a file less is no checkpoint.
+    fs::remove_file(&blob).expect("removes");
+    fs::remove_file(place.snapshot().join("ballast.bin")).expect("removes");
+    fs::remove_file(place.snapshot().join("tokenizer.json")).expect("removes");
+    let cut = offline();
+    assert_eq!(cut.status.code(), Some(1));
+    assert!(text(&cut.stderr).contains("tokenizer.json"), "{}", text(&cut.stderr));
+}
+
+#[test]
 fn files_of_one_content_are_downloaded_once() {
     let twice = || files().into_iter().chain([Served { name: "notes/again.bin", ..ballast() }]).collect::<Vec<_>>();
     let place = Place::new(twice(), proper);

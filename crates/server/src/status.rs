@@ -57,6 +57,7 @@ pub(crate) async fn status(State(shared): State<Arc<Shared>>) -> Json<Value> {
     Json(json!({
         "status": state,
         "version": env!("CARGO_PKG_VERSION"),
+        "process": std::process::id(),
         "uptime_seconds": shared.since.elapsed().as_secs(),
         "model": {
             "id": config.model_name,

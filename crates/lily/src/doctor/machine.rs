@@ -14,6 +14,7 @@ use sysinfo::System;
 use crate::cache::CacheSize;
 use crate::cli::{ModelArgs, ServeArgs};
 use crate::device::Device;
+use crate::doctor::port::Running;
 use crate::doctor::report::Finding;
 use crate::load::{machine_memory, plan};
 use crate::serve::bytes;
@@ -55,6 +56,7 @@ pub(super) fn memory(
     serve: &ServeArgs,
     device: Device,
     cache: CacheSize,
+    running: Option<&Running>,
 ) -> Result<(Finding, MemoryPlan)> {
     let weights = checkpoint.weights.summary().bytes();
     let plan = plan(&checkpoint.config, weights, serve.model.max_context, serve.parallel, device, cache)?;
@@ -77,9 +79,18 @@ pub(super) fn memory(
         .with("context", json!(plan.context))
         .with("parallel", json!(plan.parallel))
         .with("prefix_cache_bytes", json!(plan.cache));
-    if plan.total() > free {
+    let held = running.map_or(0, |running| running.bytes);
+    if plan.total() > free.saturating_add(held) {
         finding =
             finding.warn("more than is free now: other programs have to give memory back first, or it will be slow");
+    } else if plan.total() > free {
+        let process = running
+            .and_then(|running| running.process)
+            .map_or_else(String::new, |process| format!(", process {process}"));
+        finding = finding.note(format!(
+            "more than is free now, but {} of the rest are the running server's{process}: not both at once",
+            bytes(held)
+        ));
     }
     Ok((finding, plan))
 }

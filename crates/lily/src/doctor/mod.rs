@@ -4,11 +4,12 @@
 mod checkpoint;
 mod goldens;
 mod machine;
+mod port;
 mod report;
 mod self_check;
 mod speed;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::json;
 
 use crate::cache::CacheSize;
@@ -16,7 +17,6 @@ use crate::cli::{DoctorArgs, ServeArgs};
 use crate::doctor::checkpoint::Opened;
 use crate::doctor::report::{Finding, Report};
 use crate::load::Model;
-use crate::serve::listen;
 use crate::settings;
 
 /// Checks everything, each thing as far as what it builds on is sound, and fails if something is not.
@@ -35,7 +35,7 @@ fn examine(args: &DoctorArgs, report: &mut Report) -> Result<()> {
     let serve = &args.serve;
     let model = &serve.model;
     report.check("settings", || settings(serve))?;
-    report.check("port", || port(serve))?;
+    let running = report.check("port", || port::look(serve))?.flatten();
     let device = report.check("device", || machine::device(model))?;
     report.check("disk", || machine::disk(serve))?;
     let Some(opened) = report.check("checkpoint", || checkpoint::open(model))? else { return Ok(()) };
@@ -43,7 +43,8 @@ fn examine(args: &DoctorArgs, report: &mut Report) -> Result<()> {
     let chat = report.check("chat", || checkpoint::chat(&checkpoint))?;
     let Some(device) = device else { return Ok(()) };
     let cache = serve.cache.map_or(CacheSize::Share, CacheSize::Bytes);
-    let Some(plan) = report.check("memory", || machine::memory(&checkpoint, serve, device, cache))? else {
+    let Some(plan) = report.check("memory", || machine::memory(&checkpoint, serve, device, cache, running.as_ref()))?
+    else {
         return Ok(());
     };
     report.check("speed", || speed::estimate(&checkpoint, &plan, device, model.threads))?;
@@ -72,13 +73,4 @@ fn settings(serve: &ServeArgs) -> Result<(Finding, ())> {
         finding = finding.warn(format!("--host {} may let others in, and no --api-key is asked for", serve.host));
     }
     Ok((finding, ()))
-}
-
-/// Whether the address can be had.
-fn port(serve: &ServeArgs) -> Result<(Finding, ())> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let listener = runtime.block_on(listen(&serve.host, serve.port))?;
-    let address = listener.local_addr().context("the address that was bound cannot be told")?;
-    let says = if serve.port == 0 { format!("{}, any free port", address.ip()) } else { format!("{address} is free") };
-    Ok((Finding::good(says).with("address", json!(address)), ()))
 }

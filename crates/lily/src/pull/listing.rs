@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::digest::Digest;
 use super::hub::{Hub, parse, read_all};
-use super::patience::Patience;
+use super::patience::{Failure, Patience};
 use crate::terminal::tell;
 
 /// Somebody waits for the first word.
@@ -52,23 +52,27 @@ struct Lfs {
 }
 
 impl Hub {
-    /// The revision's files, small ones first.
-    pub(super) fn listing(&self) -> Result<Vec<RemoteFile>> {
+    /// What the hub tells of the revision; [`read`] makes its files of that.
+    pub(super) fn listing(&self) -> Result<Vec<u8>, Failure> {
         let url = self.listing_url();
         let mut patience = Patience::new(TRIES, LONGEST_AFTER);
-        let json = loop {
+        loop {
             match self.open(&url, None).and_then(|opened| read_all(opened, LONGEST)) {
-                Ok(json) => break json,
+                Ok(json) => return Ok(json),
                 Err(failure) => patience.wait(failure, &AtomicBool::new(false), |what, wait| {
                     tell(format_args!("{what}; trying again in {} s", wait.as_secs()));
                 })?,
             }
-        };
-        read(&parse(&url, &json)?)
+        }
     }
 }
 
-fn read(revision: &Revision) -> Result<Vec<RemoteFile>> {
+/// The revision's files, small ones first.
+pub(super) fn read(hub: &Hub, json: &[u8]) -> Result<Vec<RemoteFile>> {
+    files(&parse(&hub.listing_url(), json)?)
+}
+
+fn files(revision: &Revision) -> Result<Vec<RemoteFile>> {
     if revision.sha != REVISION {
         bail!(
             "the hub tells of revision {:?} of {CHECKPOINT}, not of {REVISION}: is HF_ENDPOINT a whole mirror?",
@@ -99,19 +103,19 @@ fn file(sibling: &Sibling) -> Result<RemoteFile> {
 
 #[cfg(test)]
 mod tests {
-    use super::{REVISION, read};
+    use super::REVISION;
     use serde_json::{Value, json};
 
-    fn files(sibling: Value) -> Result<Vec<(String, u64)>, String> {
+    fn listed(sibling: Value) -> Result<Vec<(String, u64)>, String> {
         let revision = json!({"sha": REVISION, "siblings": [sibling]});
-        let files = read(&serde_json::from_value(revision).unwrap()).map_err(|error| error.to_string())?;
+        let files = super::files(&serde_json::from_value(revision).unwrap()).map_err(|error| error.to_string())?;
         Ok(files.into_iter().map(|file| (file.name, file.size)).collect())
     }
 
     #[test]
     fn names_lead_nowhere_else() {
         let blob = "ce013625030ba8dba906f756967f9e9ca394464a";
-        let named = |name: &str| files(json!({"rfilename": name, "size": 6, "blobId": blob}));
+        let named = |name: &str| listed(json!({"rfilename": name, "size": 6, "blobId": blob}));
         assert_eq!(named("config.json").unwrap(), [("config.json".into(), 6)]);
         assert_eq!(named("a/b c.txt").unwrap(), [("a/b c.txt".into(), 6)]);
         for bad in ["", "/etc/passwd", "../x", "a/../../x", "a/", ".", "./x"] {
@@ -122,7 +126,7 @@ mod tests {
     #[test]
     fn a_size_is_one_that_a_file_may_have() {
         let sized =
-            |size: u64| files(json!({"rfilename": "x", "size": 1, "lfs": {"sha256": "0".repeat(64), "size": size}}));
+            |size: u64| listed(json!({"rfilename": "x", "size": 1, "lfs": {"sha256": "0".repeat(64), "size": size}}));
         assert_eq!(sized(1 << 40).unwrap(), [("x".into(), 1 << 40)]);
         assert!(sized(u64::MAX).unwrap_err().contains("which no checkpoint's file has"));
     }
@@ -134,7 +138,7 @@ mod tests {
             (json!({"rfilename": "x", "blobId": "ce013625030ba8dba906f756967f9e9ca394464a"}), "neither"),
             (json!({"rfilename": "x", "size": 1, "lfs": {"sha256": "..", "size": 6}}), "neither"),
         ] {
-            assert!(files(sibling).unwrap_err().contains(wanted));
+            assert!(listed(sibling).unwrap_err().contains(wanted));
         }
     }
 }

@@ -5,6 +5,8 @@
 //!                                                                     └─► digest ─► cache (blobs, links)
 //! ```
 //!
+//! `--check` without a hub goes from the cache alone (`without_hub`).
+//!
 //! The client is our own, and small. `hf-hub` (1.1, August 2026, by its source) gets a plain file in one request, begins it
 //! anew when it is cut, and compares no digest; large files it gets through `hf-xet`, which mirrors need not speak, and both
 //! bring an asynchronous HTTP stack and hundreds of crates.
@@ -16,6 +18,7 @@ mod listing;
 mod partial;
 mod patience;
 mod transfer;
+mod without_hub;
 
 use std::fs;
 use std::io::{IsTerminal, Write, stderr, stdout};
@@ -34,7 +37,7 @@ use listing::RemoteFile;
 /// `lily pull`: HF_HOME and HF_HUB_CACHE name the cache, HF_ENDPOINT a mirror, HF_TOKEN a token.
 #[derive(Args, Debug)]
 pub(crate) struct PullArgs {
-    /// Read what is there already, too, and download anew what is damaged.
+    /// Read what is there already, too, and download anew what is damaged; without a network say what is.
     #[arg(long)]
     check: bool,
 }
@@ -44,7 +47,19 @@ pub(crate) fn pull(args: &PullArgs) -> Result<()> {
     let environment = Environment::of_process();
     let hub = Hub::from_environment()?;
     let cache = Cache::open(&environment)?;
-    let files = hub.listing()?;
+    let files = match hub.listing() {
+        Ok(json) => listing::read(&hub, &json)?,
+        Err(failure) if args.check && failure.may_pass() && without_hub::check(&cache, &failure.message)? => {
+            let directory = cache.snapshot();
+            Checkpoint::open(&directory).with_context(|| {
+                format!("{}: what is there is as it should be, but cannot be used yet", directory.display())
+            })?;
+            say_what_serve_finds(&environment, &directory, "checked, and nothing is missed");
+            writeln!(stdout(), "{}", directory.display())?;
+            return Ok(());
+        }
+        Err(failure) => return Err(failure.into()),
+    };
     let missing = missing(&cache, &files, args.check)?;
     // What is downloaded is read; what was there before, only with `check`.
     let all_read = args.check || files.iter().all(|file| has_content(&missing, file));
@@ -73,7 +88,9 @@ pub(crate) fn pull(args: &PullArgs) -> Result<()> {
     let directory = cache.snapshot();
     Checkpoint::open(&directory)
         .with_context(|| format!("{}: downloaded as the hub has it, but cannot be used", directory.display()))?;
-    say_what_serve_finds(&environment, &directory, all_read);
+    let complete =
+        if all_read { "complete and checked" } else { "complete by the files' sizes (`lily pull --check` reads them)" };
+    say_what_serve_finds(&environment, &directory, complete);
     writeln!(stdout(), "{}", directory.display())?;
     Ok(())
 }
@@ -138,9 +155,7 @@ fn bar(bytes: u64, there: u64) -> Result<ProgressBar> {
 }
 
 /// Another revision in the cache may come before this one.
-fn say_what_serve_finds(environment: &Environment, directory: &Path, all_read: bool) {
-    let complete =
-        if all_read { "complete and checked" } else { "complete by the files' sizes (`lily pull --check` reads them)" };
+fn say_what_serve_finds(environment: &Environment, directory: &Path, complete: &str) {
     let same = |other: &Path| fs::canonicalize(other).ok() == fs::canonicalize(directory).ok();
     match locate(None, environment).source {
         Source::Directory(found) if same(&found) => {

@@ -45,6 +45,11 @@ impl Failure {
     pub(super) fn server(message: impl Into<String>) -> Self {
         Self { tries: SERVER, ..Self::lasting(message) }
     }
+
+    /// Whether it may pass by itself.
+    pub(super) fn may_pass(&self) -> bool {
+        self.tries > 1
+    }
 }
 
 /// Counts the failures in a row.

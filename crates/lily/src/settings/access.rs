@@ -10,6 +10,7 @@ use clap::Args;
 use lily_server::{ApiKeys, CrossOrigin};
 
 use super::{API_KEY, variable};
+use crate::cli::number;
 
 /// Who may use the server, and for how long.
 #[derive(Args, Debug)]
@@ -32,22 +33,33 @@ pub(crate) struct AccessArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) allowed_host: Vec<String>,
     /// Seconds a request may take, its wait included; 0 is no limit.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = number(0, u64::MAX))]
     pub(crate) request_timeout: u64,
 }
 
 impl AccessArgs {
     /// All keys: those given, or else the environment's, and those of the file.
     pub(crate) fn keys(&self) -> Result<ApiKeys> {
-        let mut keys = self.api_key.clone();
-        if let Some(variable) = variable(API_KEY).filter(|_| keys.is_empty()) {
-            let text = variable.into_string().ok().with_context(|| format!("${API_KEY} is not UTF-8"))?;
-            keys.extend(text.split(',').map(|key| key.trim().to_owned()));
-        }
+        let mut keys = self.given_keys()?;
         let of_flags = ApiKeys::new(keys.clone()).with_context(|| format!("--api-key or ${API_KEY}"))?;
         let Some(path) = &self.api_key_file else { return Ok(of_flags) };
         keys.extend(read_keys(path)?);
         ApiKeys::new(keys).with_context(|| format!("--api-key-file {}", path.display()))
+    }
+
+    /// Those given, or else the environment's.
+    fn given_keys(&self) -> Result<Vec<String>> {
+        let Some(variable) = variable(API_KEY).filter(|_| self.api_key.is_empty()) else {
+            return Ok(self.api_key.clone());
+        };
+        let text = variable.into_string().ok().with_context(|| format!("${API_KEY} is not UTF-8"))?;
+        Ok(text.split(',').map(|key| key.trim().to_owned()).collect())
+    }
+
+    /// One of the keys, for asking a server that was started with the same settings.
+    pub(crate) fn first_key(&self) -> Option<String> {
+        let of_file = || self.api_key_file.as_deref().and_then(|path| read_keys(path).ok());
+        self.given_keys().ok().filter(|keys| !keys.is_empty()).or_else(of_file)?.into_iter().next()
     }
 
     /// Which pages are let in by a server that was told to bind `host` and has bound `address`.
