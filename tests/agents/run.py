@@ -50,7 +50,8 @@ class Server:
         shutil.rmtree(model, ignore_errors=True)
         shutil.copytree(ROOT / "models/tiny", model, ignore=shutil.ignore_patterns("eval*", "reference"))
         config = json.loads((model / "config.json").read_text())
-        (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
+        config["text_config"]["max_position_embeddings"] = CONTEXT
+        (model / "config.json").write_text(json.dumps(config))
         command = [LILY, "serve", "--port", "0", "--model", model, "--parallel", "2", "--cache", "2G"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
         for line in self.process.stderr:
@@ -59,6 +60,8 @@ class Server:
                 break
         else:
             sys.exit(f"{LILY} does not serve")
+        with urllib.request.urlopen(f"{self.url}/status", timeout=60) as answer:
+            assert json.load(answer)["model"]["context"] == CONTEXT
         self.requests = []
         threading.Thread(target=self.read, daemon=True).start()
 
@@ -72,6 +75,7 @@ class Server:
             time.sleep(0.5)
             if now["running"] + now["queued"] == 0 and told == len(self.requests):
                 return
+        print("   the server is still at work after a minute: requests may be missing here", flush=True)
 
     def read(self):
         for line in self.process.stderr:
