@@ -80,7 +80,8 @@ class Report:
 
 
 def requests() -> list[tuple[str, dict]]:
-    """Distinct requests of a few tokens each, with the paths they go to: greedy and seeded, with thinking and without."""
+    """Distinct requests of a few tokens each, with the paths they go to: greedy and seeded, with thinking and without,
+    bound by a schema, and with functions that must be called."""
 
     def chat(text: str, think: bool = False, **parameters) -> tuple[str, dict]:
         body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_completion_tokens": 24}
@@ -95,6 +96,10 @@ def requests() -> list[tuple[str, dict]]:
         body = {"input": text, "temperature": 0, "max_output_tokens": 24, "store": False}
         return RESPONSES, body | {"reasoning": {"effort": "medium" if think else "none"}}
 
+    symbol = {"type": "object", "properties": {"symbol": {"type": "string", "enum": ["TWU", "ABC"]}}, "required": ["symbol"]}
+    stock = {"name": "get_stock_price", "description": "Get the price of a stock.", "parameters": symbol}
+    total = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"], "additionalProperties": False}
+    of_total = {"type": "json_schema", "json_schema": {"name": "sum", "strict": True, "schema": total}}
     countries = ["Norway", "France", "Italy", "Spain", "Canada", "Australia", "Japan", "Egypt", "Austria", "Greece"]
     return [
         *(chat(f"What is the capital of {country}?") for country in countries),
@@ -109,6 +114,17 @@ def requests() -> list[tuple[str, dict]]:
             chat("Tell me a story about Anna and a fox.", seed=seed, temperature=1.2, max_completion_tokens=16)
             for seed in range(10)
         ),
+        *(
+            chat(text, tools=[{"type": "function", "function": stock}], tool_choice="required", max_completion_tokens=64)
+            for text in ("What is the stock price of TWU?", "Good morning!")
+        ),
+        (
+            RESPONSES,
+            response("What is the stock price of ABC?", think=False)[1]
+            | {"tools": [{"type": "function"} | stock], "tool_choice": "required", "max_output_tokens": 64},
+        ),
+        *(chat(f"What is {a} + 20?", response_format=of_total) for a in (19, 38)),
+        chat("Tell me a story about a fox.", n=2, seed=3, temperature=1.2),
         chat("The winter " * 150 + "Hello!"),
         chat("Count from 1 to 12.", stop=["7"]),
         chat("Who are you?", presence_penalty=0.5, logit_bias={"440": -5}),
@@ -138,7 +154,7 @@ async def stream(client: httpx.AsyncClient, path: str, body: dict, leave_after: 
                 break
             events += 1
             if events == leave_after:
-                return Reply(reply.reasoning, reply.content)
+                return Reply(reply.reasoning, reply.content, reply.second)
         else:
             raise RuntimeError("the stream ended before its end")
     if reply.completion_tokens is None:
