@@ -1,5 +1,6 @@
 //! Compiles the kernels for this machine's CPU and links them in.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::{env, process};
 
@@ -24,10 +25,15 @@ fn build() -> Result<(), compile::Error> {
     let (target, host) = (variable("TARGET"), variable("HOST"));
     let out = PathBuf::from(variable("OUT_DIR"));
     let tool = cc::Build::new().cpp(true).get_compiler();
-    let compiler = Compiler { program: tool.path().display().to_string(), flags: machine_flags(target == host) };
+    let mut flags = machine_flags(target == host);
+    flags.extend(loop_flags(tool.is_like_clang()).iter().map(|&flag| flag.to_owned()));
+    let compiler = Compiler { program: tool.path().display().to_string(), flags };
     println!("cargo::rustc-env=LILY_HOST_COMPILER={}", compiler.program);
     println!("cargo::rustc-env=LILY_HOST_FLAGS={}", compiler.flags.join(" "));
-    let folder = out.join("kernels");
+    // Each compiler has a place for its objects.
+    let mut hasher = DefaultHasher::new();
+    (&compiler.program, &compiler.flags).hash(&mut hasher);
+    let folder = out.join(format!("kernels-{:016x}", hasher.finish()));
     println!("cargo::rustc-env=LILY_HOST_OBJECTS={}", folder.display());
     // Elsewhere macOS code is checked but not linked: there are no headers of its C++ library.
     if target.contains("apple") && !host.contains("apple") {
@@ -53,4 +59,9 @@ fn machine_flags(native: bool) -> Vec<String> {
     }
     let _ = native;
     Vec::new()
+}
+
+/// Loops stay loops: memcpy and memset are the sanitizers' own, which would take the runtime's for the kernels'.
+const fn loop_flags(clang: bool) -> &'static [&'static str] {
+    if clang { &["-fno-builtin-memcpy", "-fno-builtin-memset"] } else { &["-fno-tree-loop-distribute-patterns"] }
 }

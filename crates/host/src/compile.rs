@@ -81,7 +81,7 @@ pub enum Error {
 pub struct Compiler {
     /// Its path.
     pub program: String,
-    /// Flags for the machine.
+    /// Flags for the machine, and those that compilers spell differently.
     pub flags: Vec<String>,
 }
 
@@ -169,9 +169,10 @@ impl Compiler {
             "-ffp-contract=off",
             "-fno-strict-aliasing",
         ]);
-        // Loops stay loops: memcpy and memset are the sanitizers' own, which would take the runtime's for the kernels'.
-        command.args(["-fno-tree-loop-distribute-patterns", "-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function"]);
         command.args([
+            "-Wall",
+            "-Wno-unknown-pragmas",
+            "-Wno-unused-function",
             "-Wno-unused-variable",
             "-D__METAL_VERSION__=400",
             "-I",

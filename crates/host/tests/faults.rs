@@ -1,16 +1,12 @@
 //! What the runtime and the sanitizers must find, in kernels made to do it (`tests/faulty`).
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Output;
-use std::{env, fs};
 
 use lily_host::compile::{Compiler, Flavour};
 use lily_host::{Argument, Error, Kernels, Launch};
 
 const THREADS: u32 = 128;
-/// What a child process is to load and launch.
-const CHILD_LIBRARY: &str = "LILY_HOST_FAULTY_LIBRARY";
-const CHILD_KERNEL: &str = "LILY_HOST_FAULTY_KERNEL";
 
 fn sources() -> lily_msl::Library {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faulty");
@@ -105,44 +101,61 @@ fn memory_that_is_not_ready_shows_in_the_results() {
     assert!(of_seeds.iter().flatten().any(|x| x.is_nan()), "a thread sees what is not yet written");
 }
 
-/// Runs the child test below under a sanitizer.
-fn under(flavour: Flavour, kernel: &str) -> Output {
-    let library = shared_object(flavour);
-    let program = env::current_exe().expect("a test has a path");
-    let mut command = Compiler::native().runner(flavour, &program.display().to_string());
-    command.args(["--exact", "child", "--ignored", "--nocapture"]);
-    command.env(CHILD_LIBRARY, library).env(CHILD_KERNEL, kernel).output().expect("setarch runs")
-}
+/// Under a sanitizer, which `Compiler::runner` knows how to preload on Linux.
+#[cfg(target_os = "linux")]
+mod sanitized {
+    use std::env;
+    use std::path::Path;
+    use std::process::Output;
 
-#[test]
-#[ignore = "run by the tests of this file, under a sanitizer"]
-fn child() {
-    let (Some(library), Ok(kernel)) = (env::var_os(CHILD_LIBRARY), env::var(CHILD_KERNEL)) else { return };
-    let kernels = Kernels::load(Path::new(&library), &sources()).expect("it loads");
-    for seed in 0..3 {
-        launch(&kernels, &kernel, 4, seed).expect("the launch itself goes through");
+    use lily_host::Kernels;
+    use lily_host::compile::{Compiler, Flavour};
+
+    use super::{launch, shared_object, sources};
+
+    /// What a child process is to load and launch.
+    const CHILD_LIBRARY: &str = "LILY_HOST_FAULTY_LIBRARY";
+    const CHILD_KERNEL: &str = "LILY_HOST_FAULTY_KERNEL";
+
+    /// Runs the child test below under a sanitizer.
+    fn under(flavour: Flavour, kernel: &str) -> Output {
+        let library = shared_object(flavour);
+        let program = env::current_exe().expect("a test has a path");
+        let mut command = Compiler::native().runner(flavour, &program.display().to_string());
+        command.args(["--exact", "sanitized::child", "--ignored", "--nocapture"]);
+        command.env(CHILD_LIBRARY, library).env(CHILD_KERNEL, kernel).output().expect("setarch runs")
     }
-}
 
-fn check(flavour: Flavour, faulty: &[&str], complaint: &str) {
-    let text = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    let ordered = under(flavour, "ordered");
-    assert!(ordered.status.success(), "a complaint about a right kernel: {}", text(&ordered));
-    for kernel in faulty {
-        let output = under(flavour, kernel);
-        let said = text(&output);
-        assert!(!output.status.success() && said.contains(complaint), "{kernel}: {:?}\n{said}", output.status);
-        assert!(said.contains("memory.metal"), "{kernel}: no line of the kernel:\n{said}");
+    #[test]
+    #[ignore = "run by the tests of this file, under a sanitizer"]
+    fn child() {
+        let (Some(library), Ok(kernel)) = (env::var_os(CHILD_LIBRARY), env::var(CHILD_KERNEL)) else { return };
+        let kernels = Kernels::load(Path::new(&library), &sources()).expect("it loads");
+        for seed in 0..3 {
+            launch(&kernels, &kernel, 4, seed).expect("the launch itself goes through");
+        }
     }
-}
 
-#[test]
-fn races_are_reported() {
-    let faulty = ["no_barrier", "no_second_barrier", "no_simdgroup_barrier", "threadgroups_write_one_place"];
-    check(Flavour::Thread, &faulty, "data race");
-}
+    fn check(flavour: Flavour, faulty: &[&str], complaint: &str) {
+        let text = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+        let ordered = under(flavour, "ordered");
+        assert!(ordered.status.success(), "a complaint about a right kernel: {}", text(&ordered));
+        for kernel in faulty {
+            let output = under(flavour, kernel);
+            let said = text(&output);
+            assert!(!output.status.success() && said.contains(complaint), "{kernel}: {:?}\n{said}", output.status);
+            assert!(said.contains("memory.metal"), "{kernel}: no line of the kernel:\n{said}");
+        }
+    }
 
-#[test]
-fn accesses_out_of_bounds_are_reported() {
-    check(Flavour::Address, &["write_beyond_a_buffer", "read_beyond_an_array"], "AddressSanitizer");
+    #[test]
+    fn races_are_reported() {
+        let faulty = ["no_barrier", "no_second_barrier", "no_simdgroup_barrier", "threadgroups_write_one_place"];
+        check(Flavour::Thread, &faulty, "data race");
+    }
+
+    #[test]
+    fn accesses_out_of_bounds_are_reported() {
+        check(Flavour::Address, &["write_beyond_a_buffer", "read_beyond_an_array"], "AddressSanitizer");
+    }
 }
