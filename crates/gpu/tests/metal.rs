@@ -1,12 +1,12 @@
 //! What only a Mac can show: that Apple's compiler takes the kernels, and that the device keeps what its trait promises.
 #![cfg(target_os = "macos")]
 
-#[path = "common/draws.rs"]
-mod draws;
+mod common;
 
 use std::path::Path;
 use std::sync::Arc;
 
+use common::{bars, draws};
 use lily_backend::{Backend, Draw, Output, Segment, Want};
 use lily_checkpoint::{Bytes, Checkpoint, Config};
 use lily_cpu::CpuBackend;
@@ -192,6 +192,19 @@ fn the_tiny_model_agrees_with_the_cpu() {
     }
     println!("{equal} of {drawn} tokens are the CPU's");
     assert!(equal * 100 >= drawn * 95, "{equal} of {drawn}");
+}
+
+/// The project's bars against transformers, by the kernels for many rows and by those for few. `LILY_POSITIONS` takes another part of
+/// the text.
+#[test]
+fn the_tiny_model_meets_the_bars() {
+    let options = Options { prefill_rows: 256, run_ahead: false, ..Options::new(bars::CONTEXT, 1) };
+    let mut gpu = GpuBackend::new(open(), &Checkpoint::embedded().unwrap(), options).unwrap();
+    let text = bars::text(&mut gpu, 0, bars::positions(bars::TEXT), &[256]);
+    text.check("text, many rows", bars::Bars::PROJECT);
+    bars::prompts(&mut gpu, &bars::PROMPTS, bars::CONTEXT, &[33, 223]).check("prompts", bars::Bars::PROJECT);
+    let text = bars::text(&mut gpu, 0, bars::positions(bars::WINDOW), &bars::FEW);
+    text.check("text, few rows", bars::Bars::PROJECT);
 }
 
 /// A backend for what is drawn; the tiny model's shapes.

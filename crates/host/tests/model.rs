@@ -9,7 +9,7 @@ mod edges;
 mod greedy;
 #[path = "model/support.rs"]
 mod support;
-#[path = "model/tensors.rs"]
+#[path = "../../gpu/tests/common/tensors.rs"]
 mod tensors;
 
 use lily_backend::{Adjustment, Backend, BackendError, Draw, Output, Sampling, Segment, Want};

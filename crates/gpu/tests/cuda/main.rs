@@ -8,7 +8,10 @@
 //! truth, `LILY_CUDA_REFERENCE=512` is the longest of them that the reference is asked about.
 
 mod accuracy;
+mod bars;
 mod bits;
+#[path = "../common/mod.rs"]
+mod common;
 mod device;
 mod draws;
 mod full;

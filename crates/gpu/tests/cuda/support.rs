@@ -1,13 +1,15 @@
 //! Devices, text, and how near two backends are.
 
+use std::env;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::{env, fs};
 
 use lily_backend::{Backend, Draw, Output, Segment, Want};
 use lily_checkpoint::{Checkpoint, Config, LayerKind, Weights};
 use lily_gpu::device::cuda::{self, CudaDevice, Options};
 use lily_gpu::device::{Device, Tiles};
+
+use crate::common::tensors::Tensors;
 
 /// Ids that the embedded model can print.
 pub(crate) const TINY_VOCABULARY: usize = 6113;
@@ -43,14 +45,7 @@ pub(crate) fn in_crate(path: &str) -> PathBuf {
 /// Tokens of the tiny model's evaluation text.
 pub(crate) fn text(first: usize, count: usize) -> Vec<u32> {
     static IDS: OnceLock<Vec<u32>> = OnceLock::new();
-    let ids = IDS.get_or_init(|| {
-        let bytes = fs::read(in_crate("../../models/tiny/reference/reference.safetensors")).expect("the reference");
-        let (length, rest) = bytes.split_first_chunk().expect("a length");
-        let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
-        let header: serde_json::Value = serde_json::from_slice(header).expect("JSON");
-        let offset = |index: usize| header["eval.ids"]["data_offsets"][index].as_u64().expect("an offset") as usize;
-        data[offset(0)..offset(1)].as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()
-    });
+    let ids = IDS.get_or_init(|| Tensors::load("reference.safetensors").ids("eval.ids"));
     ids[first..first + count].to_vec()
 }
 

@@ -2,15 +2,19 @@
 #![allow(dead_code, unreachable_pub)]
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::PathBuf;
+use std::{env, fs};
 
 /// The tensors of one of its files.
 pub struct Tensors(HashMap<String, Vec<[u8; 4]>>);
 
 impl Tensors {
     pub fn load(file: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/reference");
-        let bytes = std::fs::read(folder.join(file)).expect("a file of the reference");
+        // Wherever the checkout is when the test runs, from either crate that has these tests.
+        let package =
+            env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+        let folder = package.join("../../models/tiny/reference");
+        let bytes = fs::read(folder.join(file)).expect("a file of the reference");
         let (length, rest) = bytes.split_first_chunk().expect("a length");
         let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
         let header: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(header).expect("JSON");
