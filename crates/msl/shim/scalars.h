@@ -55,7 +55,7 @@ constexpr bool is_integer_v = is_same_v<T, bool> || is_same_v<T, signed char> ||
 template <class To, class From> LILY_INLINE To as_type(const From& from) {
   static_assert(sizeof(To) == sizeof(From), "as_type between types of different sizes");
   To to;
-  __builtin_memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(To));  // vectors are not trivially copyable
+  memcpy(static_cast<void*>(&to), static_cast<const void*>(&from), sizeof(To));  // vectors are not trivially copyable
   return to;
 }
 

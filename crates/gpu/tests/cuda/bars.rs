@@ -6,7 +6,7 @@ use lily_gpu::device::Tiles;
 use lily_gpu::device::cuda::CudaDevice;
 use lily_gpu::{GpuBackend, Options};
 
-use crate::common::bars::{self, Bars, CONTEXT, FEW, PROMPTS, TEXT, WINDOW};
+use crate::common::bars::{self, Bars, CONTEXT, FEW, PROMPTS, TEXT};
 use crate::support::{device, tiles};
 use crate::watched::{Seen, Watch, Watched};
 
@@ -31,7 +31,7 @@ fn many_rows_meet_the_bars() {
 #[test]
 fn few_rows_meet_the_bars() {
     for tiles in tiles() {
-        let text = bars::text(&mut backend(tiles), 0, bars::positions(WINDOW), &FEW);
+        let text = bars::text(&mut backend(tiles), 0, bars::positions(TEXT), &FEW);
         text.check(&format!("{tiles:?}, text in few rows"), Bars::PROJECT);
     }
 }
