@@ -16,10 +16,13 @@ extern "C" __global__ void __launch_bounds__(256)
   const uint head = blockIdx.x / JOIN_SHARERS, row = blockIdx.y, part = threadIdx.x / 16, lane = threadIdx.x % 32;
   const uint dimension = blockIdx.x % JOIN_SHARERS * (HEAD / JOIN_SHARERS) + threadIdx.x % 16 * 4, slot = rows[row].slot;
   let_later_begin();
-  wait_for_earlier();
-  if (slot == NONE) return;
+  if (slot == NONE) {
+    wait_for_earlier();
+    return;
+  }
   const uint position = sequences[slot].position + rows[row].offset, each = pages_of_piece(position);
   const uint count = position / PAGE / each + 1;
+  wait_for_earlier();
   const ulong first = (ulong(row) * QUERY_HEADS + head) * ATTENTION_PIECES;
   float4 own[OWN];
 #pragma unroll

@@ -75,7 +75,7 @@ LILY_INLINE void stage_bytes(ByteRows<ROWS, COLUMNS, WARPS>& staged, ByteScale (
     for (uint i = 0; i < 8; i++) {
       const float value = values[row][i / 4][i % 4];
       numbers[i] = (uint(__float2int_rn(value * up)) + 0x00808080u) ^ 0x00808080u;
-      total += value;
+      total = __fadd_rn(total, value);  // in no product: every kernel is to have the same bits
     }
     total += simd_shuffle_xor(total, ushort(1));
     total += simd_shuffle_xor(total, ushort(2));

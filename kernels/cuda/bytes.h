@@ -7,11 +7,13 @@
 //
 // A tile is 16 outputs. An instruction multiplies 16 outputs by 32 columns by eight: a piece is two of the eight, of which
 // one has the columns of two lanes of a row and zeros elsewhere, the other those of the other two; for four-bit weights these are
-// two groups. The words of a tile come in bulk copies, a row each, counted by a barrier of the tile, its scales and biases in pieces
-// of 16 bytes: both to where eight rows meet all banks, and the latter first, as the first product needs them all. All tiles of a
-// block are on their way at once, and before the kernel that makes the activations has ended. Each warp has its own columns; their
+// two groups. The words of a tile come in bulk copies counted by a barrier of the tile, a row each or longer ones, for a
+// multiprocessor begins one in some 40 clocks; its scales and biases in pieces of 16 bytes: to where eight rows meet all banks,
+// and the latter first, as the first product needs them all. All tiles of a block are on their way at once, and before the kernel that
+// makes the activations has ended. Each warp has its own columns; their
 // sums are added up in order of warps.
 #pragma once
+#include "byte_product.h"
 #include "byte_rows.h"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -23,27 +25,23 @@
 
 constant constexpr uint TILE_OUTPUTS = 16;
 
-// sums [16][8] += a [16][32] b [32][8], bytes, those of a without a sign.
-LILY_INLINE void add_byte_product(int (&sums)[4], uint a0, uint a1, uint a2, uint a3, uint b0, uint b1) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-LILY_INLINE float low_bfloat(uint pair) { return as_type<float>(pair << 16); }
-LILY_INLINE float high_bfloat(uint pair) { return as_type<float>(pair & 0xffff0000u); }
+// What a copy of words is: a row of a tile, or such a row of all the block's tiles, which lie one after the other.
+enum class Copied { ROW, ROWS };
 
 // A block's tiles of a matrix, of which TILES lie in shared memory: `source.at(tile, row, part)` is where a row of PART
 // columns begins, of the source.rows(tile) that there are.
-template <uint BITS, uint WARPS, uint TILES, uint COLUMNS, uint PART = COLUMNS>
+template <uint BITS, uint WARPS, uint TILES, uint COLUMNS, uint PART = COLUMNS, Copied COPIED = Copied::ROW>
 struct ByteTiles {
   static constexpr uint BLOCK_COLUMNS = 512 / BITS, BLOCKS = COLUMNS / BLOCK_COLUMNS, PARTS = COLUMNS / PART;
-  static constexpr uint ROW_BYTES = PART * BITS / 8, ROW_PITCH = ROW_BYTES + 64, EDGE_BYTES = PART / GROUP * 2;
-  static constexpr uint EDGE_PITCH = 2 * EDGE_BYTES + 16, ROWS_HELD = TILES * PARTS * TILE_OUTPUTS;
+  static constexpr uint ROW_BYTES = PART * BITS / 8, EDGE_BYTES = PART / GROUP * 2;
+  // Tiles whose rows lie beside each other, and rows of that width.
+  static constexpr uint BESIDE = COPIED == Copied::ROWS ? TILES : 1, ROWS_HELD = TILES / BESIDE * PARTS * TILE_OUTPUTS;
+  static constexpr uint ROW_PITCH = BESIDE * ROW_BYTES + 64, EDGE_PITCH = BESIDE * 2 * EDGE_BYTES + 16;
   static constexpr uint WORD_BYTES = ROWS_HELD * ROW_PITCH, BYTES = WORD_BYTES + ROWS_HELD * EDGE_PITCH;
   static constexpr uint COPIES = PARTS * TILE_OUTPUTS, EDGE_COPIES = PARTS * TILE_OUTPUTS * 2 * (EDGE_BYTES / 16);
   static constexpr uint OWN = (BLOCKS + WARPS - 1) / WARPS, PART_BLOCKS = PART / BLOCK_COLUMNS;  // OWN of a warp
   uint memory;    // BYTES of shared memory: [TILES][PARTS][16] rows of words, as many rows of scales and biases
-  uint barriers;  // TILES
+  uint barriers;  // TILES, or one
 
   // Copy number i < COPIES of a tile's words; number i < EDGE_COPIES of what goes with them.
   template <class Source> LILY_INLINE void ask_words(const Source& source, uint slot, uint tile, uint i) const {
@@ -68,16 +66,31 @@ struct ByteTiles {
       if (slot < TILES && tile < count && wanted(tile, part)) ask_edges(source, slot, tile, i % EDGE_COPIES);
     }
     close_copies();
-    for (uint i = threadIdx.x; i < TILES * COPIES; i += WARPS * 32) {
-      const uint slot = i / COPIES, tile = blockIdx.x + slot * gridDim.x;
-      if (tile < count && wanted(tile, i % COPIES / TILE_OUTPUTS)) ask_words(source, slot, tile, i % COPIES);
-    }
+    constexpr uint SPREAD = WARPS * 32 / (TILES * COPIES);  // a warp asks for one after the other
+    static_assert(SPREAD > 0);
+    const uint i = threadIdx.x / SPREAD, slot = i / COPIES, tile = blockIdx.x + slot * gridDim.x;
+    if (threadIdx.x % SPREAD == 0 && slot < TILES && tile < count && wanted(tile, i % COPIES / TILE_OUTPUTS))
+      ask_words(source, slot, tile, i % COPIES);
   }
   template <class Source> LILY_INLINE void ask_all(const Source& source, uint count) const {
     ask(source, count, [](uint, uint) { return true; });
   }
 
-  LILY_INLINE void wait(uint slot, uint parity) const { wait_for(barriers + slot * 8, parity); }
+  // Tiles of Copied::ROWS, of which source.at(row, slot) is a row: row `row` of tile `slot` + 1 lies behind that of tile `slot`.
+  template <class Source> LILY_INLINE void ask_rows(const Source& source) const {
+    constexpr uint PIECES = EDGE_BYTES / 16;
+    static_assert(COPIED == Copied::ROWS && TILES * EDGE_COPIES == WARPS * 32 && TILE_OUTPUTS == WARPS, "a piece a thread, a row a warp");
+    const uint piece = threadIdx.x % PIECES, slot = threadIdx.x / PIECES % TILES, bias = threadIdx.x / (PIECES * TILES) % 2;
+    const uint row = threadIdx.x / (PIECES * TILES * 2), warp = threadIdx.x / 32;
+    const Matrix from = source.at(row, slot);
+    copy_16(memory + WORD_BYTES + row * EDGE_PITCH + (bias * TILES + slot) * EDGE_BYTES + piece * 16,
+            (const uint4*)(bias == 0 ? from.scales : from.biases) + piece);
+    close_copies();
+    if (threadIdx.x == 0) expect_bytes(barriers, TILES * TILE_OUTPUTS * ROW_BYTES);
+    if (threadIdx.x % 32 == 0) copy_bulk(memory + warp * ROW_PITCH, source.at(warp, 0).w, TILES * ROW_BYTES, barriers);
+  }
+
+  LILY_INLINE void wait(uint slot, uint parity) const { wait_for(barriers + slot / BESIDE * 8, parity); }
 
   // What a lane multiplies by, the same for all tiles: of one row it stays in registers.
   struct Held {
@@ -117,13 +130,13 @@ struct ByteTiles {
     for (uint i = 0; i < OWN; i++) {
       const uint block = warp * OWN + i;
       if (BLOCKS % WARPS != 0 && block >= BLOCKS) continue;
-      const uint place = (slot * PARTS + block / PART_BLOCKS) * TILE_OUTPUTS, own = block % PART_BLOCKS;
-      const uint words = memory + (place + group) * ROW_PITCH + own * 64 + t * 16;
+      const uint place = (slot / BESIDE * PARTS + block / PART_BLOCKS) * TILE_OUTPUTS, own = block % PART_BLOCKS;
+      const uint beside = slot % BESIDE, words = memory + (place + group) * ROW_PITCH + beside * ROW_BYTES + own * 64 + t * 16;
       const uint4 a = shared_words(words), b = shared_words(words + 8 * ROW_PITCH);
       // Eight-bit blocks are one group: two of them share a pair.
-      const uint edges = memory + WORD_BYTES + place * EDGE_PITCH + (BITS == 4 ? own : own / 2) * 4;
+      const uint edges = memory + WORD_BYTES + place * EDGE_PITCH + beside * EDGE_BYTES + (BITS == 4 ? own : own / 2) * 4;
       const uint scale0 = shared_word(edges + group * EDGE_PITCH), scale1 = shared_word(edges + (group + 8) * EDGE_PITCH);
-      const uint bias = shared_word(edges + (group + t / 2 * 8) * EDGE_PITCH + EDGE_BYTES);
+      const uint bias = shared_word(edges + (group + t / 2 * 8) * EDGE_PITCH + BESIDE * EDGE_BYTES);
       const bool odd = BITS == 4 ? t % 2 == 1 : block % 2 == 1;
       const float own_bias = odd ? high_bfloat(bias) : low_bfloat(bias);
       const bool second = BITS == 8 && block % 2 == 1, first = BITS == 8 && block % 2 == 0;
@@ -131,22 +144,25 @@ struct ByteTiles {
       const float scale10 = second ? high_bfloat(scale1) : low_bfloat(scale1), scale11 = first ? low_bfloat(scale1) : high_bfloat(scale1);
 #pragma unroll
       for (uint row = 0; row < ROWS; row++) {
-        int products[4] = {0, 0, 0, 0};
+        int products[4];
         if (ROWS > 1) hold(staged, row, i, held);
         const uint4 x0 = held.pieces[i][0];
         if (BITS == 8) {
-          add_byte_product(products, a.x, b.x, a.y, b.y, x0.x, x0.y);
+          begin_byte_product(products, int(as_type<uint>(WHOLE)), a.x, b.x, a.y, b.y, x0.x, x0.y);
           add_byte_product(products, a.z, b.z, a.w, b.w, x0.z, x0.w);
-        } else {
-          constexpr uint EVEN = 0x0f0f0f0fu;
+        } else {  // sixteen times the sum: odd weights as they lie
+          constexpr uint EVEN = 0x0f0f0f0fu, ODD = 0xf0f0f0f0u;
           const uint4 x1 = held.pieces[i][BITS == 4 ? 1 : 0];
-          add_byte_product(products, a.x & EVEN, b.x & EVEN, a.x >> 4 & EVEN, b.x >> 4 & EVEN, x0.x, x0.y);
-          add_byte_product(products, a.y & EVEN, b.y & EVEN, a.y >> 4 & EVEN, b.y >> 4 & EVEN, x0.z, x0.w);
-          add_byte_product(products, a.z & EVEN, b.z & EVEN, a.z >> 4 & EVEN, b.z >> 4 & EVEN, x1.x, x1.y);
-          add_byte_product(products, a.w & EVEN, b.w & EVEN, a.w >> 4 & EVEN, b.w >> 4 & EVEN, x1.z, x1.w);
+          int even[4];
+          begin_byte_product(even, 0, a.x & EVEN, b.x & EVEN, a.y & EVEN, b.y & EVEN, x0.x, x0.z);
+          begin_byte_product(products, int(as_type<uint>(WHOLE)), a.x & ODD, b.x & ODD, a.y & ODD, b.y & ODD, x0.y, x0.w);
+          add_byte_product(even, a.z & EVEN, b.z & EVEN, a.w & EVEN, b.w & EVEN, x1.x, x1.z);
+          add_byte_product(products, a.z & ODD, b.z & ODD, a.w & ODD, b.w & ODD, x1.y, x1.w);
+#pragma unroll
+          for (uint k = 0; k < 4; k++) products[k] += even[k] * 16;
         }
-        low[row] = fma(scale01, float(products[1]), fma(scale00, float(products[0]), low[row]));
-        high[row] = fma(scale11, float(products[3]), fma(scale10, float(products[2]), high[row]));
+        low[row] = fma(scale01, whole_number(products[1]), fma(scale00, whole_number(products[0]), low[row]));
+        high[row] = fma(scale11, whole_number(products[3]), fma(scale10, whole_number(products[2]), high[row]));
         const bool counts = BITS == 4 || t % 2 == 0;
         const float total = held.total[i];
         biased[row] = counts ? fma(own_bias, total, biased[row]) : biased[row];
@@ -154,7 +170,7 @@ struct ByteTiles {
     }
 #pragma unroll
     for (uint row = 0; row < ROWS; row++) {
-      const float unit = as_type<float>(as_type<uint>(scales[row].unit) - (t * 8 << 23));
+      const float unit = as_type<float>(as_type<uint>(scales[row].unit) - (t * 8 + (BITS == 4 ? 4 : 0) << 23));
       const float first = fma(low[row], unit, t < 2 ? biased[row] : 0.0f), second = fma(high[row], unit, t < 2 ? 0.0f : biased[row]);
       float sum = (t % 2 == 0 ? first : second) + simd_shuffle_xor(t % 2 == 0 ? second : first, ushort(1));
       sum += simd_shuffle_xor(sum, ushort(2));

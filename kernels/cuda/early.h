@@ -20,8 +20,26 @@ LILY_INLINE uint4 shared_words(uint from) {
 // A kernel may begin while the one before it still runs: until this it reads only bytes that no dispatch before it in its plan
 // writes, and writes nothing. (A plan begins when the one before is complete, so what only a plan's end writes, `advance`, may be read.)
 LILY_INLINE void wait_for_earlier() { asm volatile("griddepcontrol.wait;" : : : "memory"); }
-// The kernel behind this one may begin, when all blocks have said so.
+// The kernel behind this one may begin, when all blocks have said so. Where they say it after they have waited, it may also read what
+// the kernel before this one has written, past the first-level cache.
 LILY_INLINE void let_later_begin() { asm volatile("griddepcontrol.launch_dependents;" : : : "memory"); }
+
+// Four floats at a multiple of 16 bytes, in one piece.
+LILY_INLINE float4 load_four(const float* from) {
+  float4 x;
+  asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(from) : "memory");
+  return x;
+}
+LILY_INLINE void store_four(float* to, float4 x) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" : : "l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+}
+
+// At most 56 registers a thread in blocks of so many; a compiler before CUDA 12.4 takes what it likes, and fewer blocks lie together.
+#if __CUDACC_VER_MAJOR__ > 12 || __CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 4
+#define LILY_REGISTERS_56(threads) __maxnreg__(56)
+#else
+#define LILY_REGISTERS_56(threads) __launch_bounds__(threads)
+#endif
 
 LILY_INLINE char* given_memory() {
   extern __shared__ uint4 given[];

@@ -35,6 +35,7 @@ LILY_INLINE void logits_bytes(Matrix matrix, const float* x, const float* gain, 
   const float norm = norm_of(scales, row);
   const bool writes = which < AT_ONCE && picked[row] != NONE;
   const uint asking = BYTES_WARPS * 32 - 1 - threadIdx.x, asked = asking / Tiles::EDGE_COPIES, copy = asking % Tiles::EDGE_COPIES;
+  constexpr uint SPREAD = Tiles::EDGE_COPIES / Tiles::COPIES;
   const auto held = tiles.hold(staged);
   uint slot = 0, parity = 0;
   for (uint tile = blockIdx.x; tile < COUNT; tile += AT_ONCE * gridDim.x) {
@@ -44,7 +45,7 @@ LILY_INLINE void logits_bytes(Matrix matrix, const float* x, const float* gain, 
     __syncthreads();
     const uint later = tile + (TILES + asked) * gridDim.x, place = tile + which * gridDim.x;
     if (asked < AT_ONCE && later < COUNT) {
-      if (copy < Tiles::COPIES) tiles.ask_words(source, slot + asked, later, copy);
+      if (copy % SPREAD == 0) tiles.ask_words(source, slot + asked, later, copy / SPREAD);
       tiles.ask_edges(source, slot + asked, later, copy);
     }
     close_copies();

@@ -1,4 +1,4 @@
-// project_norm and project_add for a GPU that multiplies bytes, see bytes.h: their arguments, but a grid of one block a
+// project_norm for a GPU that multiplies bytes, see bytes.h: its arguments, but a grid of one block a
 // multiprocessor, whose tiles are those with number blockIdx.x, blockIdx.x + gridDim.x and so on, and 512 threads.
 #include "bytes.h"
 
@@ -80,41 +80,6 @@ struct MatrixRows {
   }
 };
 
-template <uint ROWS, uint INNER>
-LILY_INLINE void project_add_bytes(Matrix matrix, const float* input, float* x) {
-  using Tiles = ByteTiles<4, BYTES_WARPS, 1, INNER>;
-  using Staged = ByteRows<ROWS, INNER, BYTES_WARPS>;
-  static_assert(GIVEN_BYTES<Tiles, Staged, BYTES_WARPS * ROWS * TILE_OUTPUTS> <=
-                (ROWS == 1 ? 55936 : ROWS == 2 ? 73728 : ROWS == 4 ? 109312 : 180480));
-  __shared__ ulong barriers[1];
-  char* memory = given_memory();
-  const Tiles tiles{shared_address(memory), shared_address(barriers)};
-  Staged& staged = *(Staged*)(memory + Tiles::BYTES);
-  auto sums = (float (*)[1][ROWS][TILE_OUTPUTS])(&staged + 1);
-  let_later_begin();
-  start_counting(barriers, 1);
-  tiles.ask_all(MatrixRows{matrix, INNER}, HIDDEN / TILE_OUTPUTS);
-  wait_for_earlier();
-  const uint row = threadIdx.x / TILE_OUTPUTS, output = threadIdx.x % TILE_OUTPUTS;
-  float* place = x + min(row, ROWS - 1) * HIDDEN + blockIdx.x * TILE_OUTPUTS + output;
-  const float before = *place;
-  ByteScale scales[ROWS];
-  stage_bytes<4, false>(staged, scales, float4(1.0f), float4(1.0f),
-                        [&](uint row, uint column, uint i) { return *(const float4*)(input + row * INNER + column + i * 4); });
-  const auto held = tiles.hold(staged);
-  tiles.template multiply_slots<1>(staged, scales, held, 0, 1, sums);
-  __syncthreads();
-  const float norm = norm_of(scales, row);
-  if (row < ROWS) *place = before + sum_of_warps<BYTES_WARPS>(sums, 0, row, output) * norm;
-}
-
-// Both layers' mixers end with as many columns, or with different ones.
-template <uint ROWS>
-LILY_INLINE void project_add_bytes(Matrix matrix, const float* input, float* x, uint inner) {
-  if (inner == QUERY_HEADS * HEAD) project_add_bytes<ROWS, QUERY_HEADS * HEAD>(matrix, input, x);
-  else project_add_bytes<ROWS, VALUE_HEADS * DELTA_HEAD>(matrix, input, x);
-}
-
 extern "C" __global__ void __launch_bounds__(576, 2)  // 56 registers: beside experts_down's blocks
     lily_project_norm_bytes_1(const uint* w0, const bfloat* scales0, const bfloat* biases0, const uint* w1,
                               const bfloat* scales1, const bfloat* biases1, const uint* w2, const bfloat* scales2,
@@ -123,12 +88,6 @@ extern "C" __global__ void __launch_bounds__(576, 2)  // 56 registers: beside ex
   const StackedRows source{{{w0, scales0, biases0}, {w1, scales1, biases1}, {w2, scales2, biases2}, {w3, scales3, biases3}},
                            p};
   project_norm_bytes<1>(source, x, gain, y);
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1)
-    lily_project_add_bytes_1(const uint* w, const bfloat* scales, const bfloat* biases, const float* input, float* x,
-                             const ProjectAddParams p) {
-  project_add_bytes<1>(Matrix{w, scales, biases}, input, x, p.inner);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
@@ -142,12 +101,6 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-    lily_project_add_bytes_2(const uint* w, const bfloat* scales, const bfloat* biases, const float* input, float* x,
-                             const ProjectAddParams p) {
-  project_add_bytes<2>(Matrix{w, scales, biases}, input, x, p.inner);
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1)
     lily_project_norm_bytes_4(const uint* w0, const bfloat* scales0, const bfloat* biases0, const uint* w1,
                               const bfloat* scales1, const bfloat* biases1, const uint* w2, const bfloat* scales2,
                               const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,
@@ -158,12 +111,6 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
-    lily_project_add_bytes_4(const uint* w, const bfloat* scales, const bfloat* biases, const float* input, float* x,
-                             const ProjectAddParams p) {
-  project_add_bytes<4>(Matrix{w, scales, biases}, input, x, p.inner);
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1)
     lily_project_norm_bytes_8(const uint* w0, const bfloat* scales0, const bfloat* biases0, const uint* w1,
                               const bfloat* scales1, const bfloat* biases1, const uint* w2, const bfloat* scales2,
                               const bfloat* biases2, const uint* w3, const bfloat* scales3, const bfloat* biases3,
@@ -171,11 +118,5 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   const StackedRows source{{{w0, scales0, biases0}, {w1, scales1, biases1}, {w2, scales2, biases2}, {w3, scales3, biases3}},
                            p};
   project_norm_bytes<8>(source, x, gain, y);
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1)
-    lily_project_add_bytes_8(const uint* w, const bfloat* scales, const bfloat* biases, const float* input, float* x,
-                             const ProjectAddParams p) {
-  project_add_bytes<8>(Matrix{w, scales, biases}, input, x, p.inner);
 }
 #endif

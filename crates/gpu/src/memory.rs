@@ -9,7 +9,7 @@ use crate::kernel::Slice;
 use crate::kernels::{self, DRAWN_RING, SAMPLE_BLOCK};
 use crate::kernels::{Adjustment, Block, BlockSummary, Choice, Draw, Drawn, Row, Segment, Sequence};
 use crate::shapes::{CHOSEN, DELTA_HEAD, HEAD, MAX_DECODE_ROWS, PAGE, RANKS, Shapes};
-use crate::step::bytes::ATTENTION_PIECES;
+use crate::step::bytes::{ATTENTION_PIECES, DELTA_SQUARES};
 
 /// Tokens of a block of context in decode attention. Fixed, so that a row's result does not depend on the plan it is in.
 pub(crate) const CONTEXT_BLOCK: usize = kernels::MAX_BLOCK as usize;
@@ -207,6 +207,8 @@ pub(crate) struct FewRows {
     /// What it ends with.
     pub(crate) mixed: Slice<f32>,
     pub(crate) q: Slice<f32>,
+    /// Of DeltaNet's outputs, `[rows][value_heads][64]`, with Hopper's kernels.
+    pub(crate) squares: Slice<f32>,
     /// Partial sums of attention: `[rows][query_heads][blocks or pieces][256]`, and their `[..][2]` maxima and weights.
     pub(crate) sums: Slice<f32>,
     pub(crate) weights: Slice<f32>,
@@ -264,6 +266,7 @@ fn few(shapes: &Shapes, rows: usize, blocks: usize, mut carver: Carver) -> (FewR
         projected: carver.take(rows * projected(shapes)),
         mixed: carver.take(rows * shapes.value_size().max(shapes.query_size())),
         q: carver.take(heads * HEAD),
+        squares: carver.take(rows * shapes.value_heads * DELTA_SQUARES),
         sums: carver.take(heads * pieces * HEAD),
         weights: carver.take(heads * pieces * 2),
         router: carver.take(rows * (shapes.experts + 1)),

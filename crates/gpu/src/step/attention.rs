@@ -68,7 +68,7 @@ pub(super) fn few(
     let combine = combine.dispatch([shapes.query_heads as u32 * sharers, rows as u32, 1], kernel.max_threads);
     let combine = Dispatch { kernel, ..combine };
     recorder.add(combine.costing(&touched(model, cache, rows, context), work.sums.len()));
-    add_few(model, recorder, rows, &weights.out, mixed, work.x);
+    add_few(model, recorder, rows, &weights.out, mixed, work.x, None);
 }
 
 /// One pass over the context for each tile of queries, long work cut into several dispatches.

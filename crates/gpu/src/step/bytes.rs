@@ -1,17 +1,22 @@
 //! The kernels of a few-row step on a Hopper GPU, in `kernels/cuda/`: those that multiply bytes, and those that go with them.
-//! Each does what the Metal kernel does that it is made from here, with its arguments, and begins while the one before it runs.
+//! Each does what the Metal kernel does that it is made from here, with its arguments where nothing else is said, and begins while
+//! the one before it runs.
 
 use crate::device::Tiles;
-use crate::kernel::Kernel;
+use crate::kernel::Access::{Read, Write};
+use crate::kernel::{Argument, Kernel, Slice};
 use crate::kernels::{self, HEAD, PAGE};
-use crate::shapes::{RANKS, Shapes};
-use crate::step::Model;
+use crate::plan::Dispatch;
+use crate::shapes::{CHOSEN, RANKS, Shapes};
+use crate::step::warpgroup::argument;
+use crate::step::{Model, by_rows};
 
 /// The pieces of a context that attention joins, for any context: more would not all run at once.
 pub(crate) const ATTENTION_PIECES: usize = 64;
 
-/// Blocks of a value head's recurrence.
-pub(super) const DELTA_SHARERS: u32 = 4;
+/// Blocks of a value head's recurrence, and the sums of squares that they leave of its outputs, one of a warp.
+const DELTA_SHARERS: u32 = 4;
+pub(crate) const DELTA_SQUARES: usize = 32;
 
 /// Blocks of a head's joining of attention's pieces.
 pub(super) const JOIN_SHARERS: u32 = 4;
@@ -59,17 +64,48 @@ const fn project_add(name: &'static str, rows: u32, of: &Kernel) -> Kernel {
     early(name, 512, bytes(4, 1, MAX_INNER, 1, rows, WARPS), of)
 }
 
+/// Arguments of other kernels, one after the other.
+const fn joined<const COUNT: usize>(parts: &[&[Argument]]) -> [Argument; COUNT] {
+    let mut all = [const { argument("", 0, Read, 0) }; COUNT];
+    let (mut part, mut place, mut slot) = (0, 0, 0);
+    while part < parts.len() {
+        if place == parts[part].len() {
+            (part, place) = (part + 1, 0);
+            continue;
+        }
+        let &Argument { name, access, element_bytes, .. } = &parts[part][place];
+        all[slot] = argument(name, slot as u32, access, element_bytes);
+        (place, slot) = (place + 1, slot + 1);
+    }
+    assert!(slot == COUNT);
+    all
+}
+
+/// Those of the Metal kernel without parameters, and the squares of DeltaNet's outputs.
+const ADD_DELTA_ARGUMENTS: [Argument; 6] =
+    joined(&[kernels::PROJECT_ADD_1.arguments, &[argument("squares", 0, Read, 4)]]);
+
+const fn project_add_delta(name: &'static str, of: &Kernel) -> Kernel {
+    Kernel { name, arguments: &ADD_DELTA_ARGUMENTS, parameters_size: 0, ..*of }
+}
+
 pub(super) static PROJECT_NORM: [&Kernel; 4] = [
     &project_norm("project_norm_bytes_1", 1, &kernels::PROJECT_NORM_1),
     &project_norm("project_norm_bytes_2", 2, &kernels::PROJECT_NORM_2),
     &project_norm("project_norm_bytes_4", 4, &kernels::PROJECT_NORM_4),
     &project_norm("project_norm_bytes_8", 8, &kernels::PROJECT_NORM_8),
 ];
-pub(super) static PROJECT_ADD: [&Kernel; 4] = [
+static PROJECT_ADD: [&Kernel; 4] = [
     &project_add("project_add_bytes_1", 1, &kernels::PROJECT_ADD_1),
     &project_add("project_add_bytes_2", 2, &kernels::PROJECT_ADD_2),
     &project_add("project_add_bytes_4", 4, &kernels::PROJECT_ADD_4),
     &project_add("project_add_bytes_8", 8, &kernels::PROJECT_ADD_8),
+];
+static PROJECT_ADD_DELTA: [&Kernel; 4] = [
+    &project_add_delta("project_add_delta_bytes_1", PROJECT_ADD[0]),
+    &project_add_delta("project_add_delta_bytes_2", PROJECT_ADD[1]),
+    &project_add_delta("project_add_delta_bytes_4", PROJECT_ADD[2]),
+    &project_add_delta("project_add_delta_bytes_8", PROJECT_ADD[3]),
 ];
 pub(super) static LOGITS: [&Kernel; 4] = [
     &project_norm("logits_bytes_1", 1, &kernels::LOGITS_1),
@@ -77,19 +113,53 @@ pub(super) static LOGITS: [&Kernel; 4] = [
     &project_norm("logits_bytes_4", 4, &kernels::LOGITS_4),
     &project_norm("logits_bytes_8", 8, &kernels::LOGITS_8),
 ];
-pub(super) static ROUTER: Kernel = early("router_bytes", 512, bytes(8, 1, HIDDEN, 1, 1, WARPS), &kernels::ROUTER_1);
-pub(super) static EXPERTS_UP: Kernel =
-    early("experts_up_bytes", 512, bytes(4, UP_TILES, HIDDEN, 1, 1, WARPS), &kernels::EXPERTS_UP);
-pub(super) static EXPERTS_DOWN: Kernel =
-    early("experts_down_bytes", 576, bytes(4, 1, RANKS * EXPERT_WIDTH, RANKS, 1, 18), &kernels::EXPERTS_DOWN);
-pub(super) static DELTA_STEP: Kernel = early("delta_step_cluster", 256, 0, &kernels::DELTA_STEP);
+/// Those of the Metal kernel without parameters, and of the gates and ups those for the shared expert.
+const ROUTER_ARGUMENTS: [Argument; 16] = joined(&[
+    kernels::ROUTER_1.arguments,
+    kernels::EXPERTS_UP.arguments.split_at(12).0.split_at(6).1,
+    &[argument("hidden", 0, Write, 4)],
+]);
+static ROUTER: Kernel = Kernel {
+    arguments: &ROUTER_ARGUMENTS,
+    parameters_size: 0,
+    ..early("router_bytes", 512, bytes(8, 1, HIDDEN, 1, 1, WARPS), &kernels::ROUTER_1)
+};
+
+/// Those of the Metal kernel but for the shared expert and the choices, which the next makes itself.
+const UP_ARGUMENTS: [Argument; 11] =
+    joined(&[kernels::EXPERTS_UP.arguments.split_at(6).0, kernels::EXPERTS_UP.arguments.split_at(17).0.split_at(12).1]);
+/// More than half of a multiprocessor's shared memory, which so takes one, and a block of the next.
+static EXPERTS_UP: Kernel =
+    Kernel { arguments: &UP_ARGUMENTS, ..early("experts_up_bytes", 512, 116 << 10, &kernels::EXPERTS_UP) };
+
+/// Those of the Metal kernel with the router's logits for the choices.
+const DOWN_ARGUMENTS: [Argument; 10] = joined(&[
+    kernels::EXPERTS_DOWN.arguments.split_at(7).0,
+    &[argument("logits", 0, Read, 4)],
+    kernels::EXPERTS_DOWN.arguments.split_at(8).1,
+]);
+const DOWN_WARPS: usize = 20;
+static EXPERTS_DOWN: Kernel = Kernel {
+    arguments: &DOWN_ARGUMENTS,
+    ..early(
+        "experts_down_bytes",
+        32 * DOWN_WARPS as u32,
+        bytes(4, 1, RANKS * EXPERT_WIDTH, RANKS, 1, DOWN_WARPS),
+        &kernels::EXPERTS_DOWN,
+    )
+};
+
+/// Those of the Metal kernel, and the squares of the outputs.
+const DELTA_ARGUMENTS: [Argument; 11] = joined(&[kernels::DELTA_STEP.arguments, &[argument("squares", 0, Write, 4)]]);
+static DELTA_STEP: Kernel =
+    Kernel { arguments: &DELTA_ARGUMENTS, ..early("delta_step_split", 256, 0, &kernels::DELTA_STEP) };
 pub(super) static ATTENTION_PREPARE: Kernel =
     Kernel { name: "attention_prepare_early", begins_early: true, ..kernels::ATTENTION_PREPARE };
 pub(super) static ATTENTION_BLOCK: Kernel =
     early("attention_pieces", 128, 3 * 2 * PAGE * (2 * HEAD + 16), &kernels::ATTENTION_BLOCK);
 pub(super) static ATTENTION_COMBINE: Kernel = early("attention_join", 256, 0, &kernels::ATTENTION_COMBINE);
 
-const UP_TILES: u32 = 5;
+const UP_TILES: u32 = 4;
 
 /// Whether the device has warpgroups, and with them the kernels of attention and of the recurrence.
 pub(super) fn begin_early(model: &Model<'_>) -> bool {
@@ -107,18 +177,62 @@ pub(super) fn multiply(model: &Model<'_>) -> bool {
         && vocabulary.is_multiple_of(TILE as usize)
 }
 
+/// DeltaNet's recurrence, the Metal kernel's dispatch as this device's, which leaves the norm to [`add`] and `squares` for it.
+pub(super) fn delta_step(mut step: Dispatch, squares: Slice<f32>) -> Dispatch {
+    step.ranges.push(squares.range);
+    let [heads, segments, _] = step.grid;
+    Dispatch {
+        kernel: &DELTA_STEP,
+        grid: [heads * DELTA_SHARERS, segments, 1],
+        threads: DELTA_STEP.max_threads,
+        ..step
+    }
+}
+
+/// `x += linear · input`, where [`delta_step`] has left `squares`: the Metal kernel's dispatch as this product's.
+pub(super) fn add(rows: usize, outputs: usize, mut add: Dispatch, squares: Option<Slice<f32>>) -> Dispatch {
+    let kernel = by_rows(if squares.is_some() { &PROJECT_ADD_DELTA } else { &PROJECT_ADD }, rows);
+    if let Some(squares) = squares {
+        add.ranges.push(squares.range);
+        add.parameters.clear();
+    }
+    Dispatch { kernel, grid: [tiles(outputs), 1, 1], threads: kernel.max_threads, ..add }
+}
+
+/// The mixture of experts, the Metal kernels' dispatches as this device's: the shared expert's gates and ups are beside the router.
+pub(super) fn moe(
+    shapes: &Shapes,
+    rows: usize,
+    [mut router, mut up, mut down]: [Dispatch; 3],
+    logits: Slice<f32>,
+    hidden: Slice<f32>,
+) -> [Dispatch; 3] {
+    router.ranges.extend(up.ranges.drain(6..12));
+    router.ranges.push(hidden.range);
+    router.parameters.clear();
+    up.ranges.pop();
+    down.ranges[7] = logits.range;
+    let pair_tiles = |experts: usize| (experts * shapes.expert_width * 2) as u32 / TILE;
+    let on = |kernel: &'static Kernel, blocks, dispatch| Dispatch {
+        kernel,
+        grid: [blocks, rows as u32, 1],
+        threads: kernel.max_threads,
+        ..dispatch
+    };
+    [
+        on(&ROUTER, tiles(shapes.experts + 1) + pair_tiles(1), router),
+        on(&EXPERTS_UP, pair_tiles(CHOSEN) / UP_TILES, up),
+        on(&EXPERTS_DOWN, tiles(shapes.hidden), down),
+    ]
+}
+
 /// Blocks for so many outputs of few rows, as even as can be.
 pub(super) fn project_blocks(outputs: u32, rows: usize) -> u32 {
     blocks(outputs / TILE, tiles_beside(rows as u32))
 }
 
-/// Blocks for the gates and ups of all ranks.
-pub(super) fn up_blocks(shapes: &Shapes) -> u32 {
-    blocks((RANKS * shapes.expert_width * 2) as u32 / TILE, UP_TILES)
-}
-
-/// Blocks of the router and of a product that adds to the residual stream.
-pub(super) const fn tiles(outputs: usize) -> u32 {
+/// Tiles of so many outputs.
+const fn tiles(outputs: usize) -> u32 {
     (outputs as u32).div_ceil(TILE)
 }
 
@@ -147,7 +261,7 @@ mod tests {
             &ATTENTION_COMBINE,
         ]
         .into_iter();
-        few.chain([PROJECT_NORM, PROJECT_ADD, LOGITS].into_iter().flatten()).collect()
+        few.chain([PROJECT_NORM, PROJECT_ADD, PROJECT_ADD_DELTA, LOGITS].into_iter().flatten()).collect()
     }
 
     #[test]
@@ -177,8 +291,12 @@ mod tests {
     #[test]
     fn bytes_are_those_of_the_kernels() {
         assert_eq!(ROUTER.launch_bytes, 45_568);
-        assert_eq!(EXPERTS_UP.launch_bytes, 112_128);
-        assert_eq!(EXPERTS_DOWN.launch_bytes, 73_008);
+        assert_eq!(EXPERTS_DOWN.launch_bytes, 73_152);
+        // Two of the one are too much, one of each and the next layer's projections beside the last are not.
+        let kept = 1 << 10;
+        let [up, down, project] =
+            [&EXPERTS_UP, &EXPERTS_DOWN, PROJECT_NORM[0]].map(|kernel| kernel.launch_bytes + 2 * kept);
+        assert!(2 * up > 228 << 10 && up + down <= 228 << 10 && down + project <= 228 << 10);
         assert_eq!(PROJECT_NORM.map(|kernel| kernel.launch_bytes), [132_864, 147_456, 176_640, 207_104]);
         assert_eq!(ATTENTION_BLOCK.launch_bytes, 202_752);
         assert_eq!(PROJECT_ADD.map(|kernel| kernel.launch_bytes), [55_936, 73_728, 109_312, 180_480]);
@@ -191,8 +309,11 @@ mod tests {
         let parts = [
             ("ATTENTION_PIECES", ATTENTION_PIECES),
             ("DELTA_SHARERS", DELTA_SHARERS as usize),
+            ("DELTA_SQUARES", DELTA_SQUARES),
+            ("DOWN_WARPS", DOWN_WARPS),
             ("JOIN_SHARERS", JOIN_SHARERS as usize),
             ("TILE_OUTPUTS", TILE as usize),
+            ("UP_TILES", UP_TILES as usize),
         ];
         for (name, value) in parts {
             assert!(entries::SOURCE.contains(&format!(" {name} = {value};")), "{name} is not {value} there");

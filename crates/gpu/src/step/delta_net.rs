@@ -7,7 +7,6 @@ use crate::kernels::{
     PREPARE_ROWS, SCAN_ROWS,
 };
 use crate::memory::{DELTA_CHUNK, FewRows, ManyRows, MixerRows, Recurrent, delta_projected};
-use crate::plan::Dispatch;
 use crate::recorder::Recorder;
 use crate::shapes::DELTA_HEAD;
 use crate::step::product::{add_few, add_many, project_few, project_many};
@@ -44,12 +43,16 @@ pub(super) fn few(
         states: memory.states,
         y: mixed,
     };
-    let (kernel, sharers) =
-        if bytes::begin_early(model) { (&bytes::DELTA_STEP, bytes::DELTA_SHARERS) } else { (&DELTA_STEP, 1) };
-    let step = step.dispatch([shapes.value_heads as u32 * sharers, rows as u32, 1], kernel.max_threads);
-    let step = Dispatch { kernel, ..step };
-    recorder.add(step.costing(&touched(model, memory, rows), state_work(model, rows)));
-    add_few(model, recorder, rows, &weights.out, mixed, work.x);
+    let step = step.dispatch([shapes.value_heads as u32, rows as u32, 1], DELTA_STEP.max_threads);
+    let step = step.costing(&touched(model, memory, rows), state_work(model, rows));
+    if bytes::multiply(model) {
+        let squares = work.squares.part(0, (rows * shapes.value_heads * bytes::DELTA_SQUARES) as u64);
+        recorder.add(bytes::delta_step(step, squares));
+        add_few(model, recorder, rows, &weights.out, mixed, work.x, Some(squares));
+    } else {
+        recorder.add(step);
+        add_few(model, recorder, rows, &weights.out, mixed, work.x, None);
+    }
 }
 
 /// The convolution of all rows at once, the recurrence token by token with the state in registers, the gate.

@@ -8,7 +8,6 @@ use crate::kernels::{
     ROUTER_TILE_OUTPUTS, ROUTER_TILE_ROWS, RouteSort, RouteTop8, Router, RouterMany, SortParams, UP_OUTPUTS,
 };
 use crate::memory::{FewRows, ManyRows, expert_blocks, expert_tile};
-use crate::plan::Dispatch;
 use crate::recorder::Recorder;
 use crate::shapes::{CHOSEN, RANKS};
 use crate::step::product::norm_many;
@@ -40,14 +39,9 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
         logits: work.router,
         p: CountParams { count: rows as u32 },
     };
-    let in_bytes = bytes::multiply(model);
-    let (kernel, grid) = if in_bytes {
-        (&bytes::ROUTER, [bytes::tiles(shapes.experts + 1), rows as u32, 1])
-    } else {
-        (by_rows(&ROUTER, rows), [(shapes.experts as u32 + 1).div_ceil(ROUTER_OUTPUTS), 1, 1])
-    };
-    let parameters = gate.parameters() + shared_gate.parameters();
-    recorder.add(router.dispatch(kernel, grid, kernel.max_threads).costing(&[], rows as u64 * parameters));
+    let kernel = by_rows(&ROUTER, rows);
+    let grid = [(shapes.experts as u32 + 1).div_ceil(ROUTER_OUTPUTS), 1, 1];
+    let router = router.dispatch(kernel, grid, kernel.max_threads);
     let up = ExpertsUp {
         gate_w: experts.gate.w,
         gate_scales: experts.gate.scales,
@@ -68,16 +62,8 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
         hidden: work.hidden,
         choices: work.choices,
     };
-    let (kernel, grid) = if in_bytes {
-        (&bytes::EXPERTS_UP, [bytes::up_blocks(shapes), rows as u32, 1])
-    } else {
-        (&EXPERTS_UP, [shapes.expert_width as u32 / UP_OUTPUTS, RANKS as u32, rows as u32])
-    };
-    let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
-    let parameters = experts.gate.parameters() + experts.up.parameters();
-    let pairs = (rows * RANKS) as u64;
-    let up = Dispatch { kernel, ..up.dispatch(grid, kernel.max_threads) };
-    recorder.add(up.costing(&sparse, pairs * parameters));
+    let grid = [shapes.expert_width as u32 / UP_OUTPUTS, RANKS as u32, rows as u32];
+    let up = up.dispatch(grid, EXPERTS_UP.max_threads);
     let down = ExpertsDown {
         down_w: experts.down.w,
         down_scales: experts.down.scales,
@@ -90,12 +76,18 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
         rows: row_records,
         x: work.x,
     };
-    let (kernel, groups) = if in_bytes {
-        (&bytes::EXPERTS_DOWN, bytes::tiles(shapes.hidden))
-    } else {
-        (&EXPERTS_DOWN, shapes.hidden as u32 / DOWN_OUTPUTS)
-    };
-    let down = Dispatch { kernel, ..down.dispatch([groups, rows as u32, 1], kernel.max_threads) };
+    let grid = [shapes.hidden as u32 / DOWN_OUTPUTS, rows as u32, 1];
+    let down = down.dispatch(grid, EXPERTS_DOWN.max_threads);
+    let mut dispatches = [router, up, down];
+    if bytes::multiply(model) {
+        dispatches = bytes::moe(shapes, rows, dispatches, work.router, work.hidden);
+    }
+    let [router, up, down] = dispatches;
+    recorder.add(router.costing(&[], rows as u64 * (gate.parameters() + shared_gate.parameters())));
+    let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
+    let parameters = experts.gate.parameters() + experts.up.parameters();
+    let pairs = (rows * RANKS) as u64;
+    recorder.add(up.costing(&sparse, pairs * parameters));
     recorder.add(down.costing(&some_of(&experts.down, distinct), pairs * experts.down.parameters()));
 }
 

@@ -78,7 +78,7 @@ pub(super) fn project_few(
     recorder.add(project.costing(&[], rows as u64 * parameters));
 }
 
-/// `x += linear · input`
+/// `x += linear · input`. Where DeltaNet has left `squares`, its input still lacks the norm.
 pub(super) fn add_few(
     model: &Model<'_>,
     recorder: &mut Recorder,
@@ -86,16 +86,15 @@ pub(super) fn add_few(
     linear: &Linear,
     input: Slice<f32>,
     x: Slice<f32>,
+    squares: Option<Slice<f32>>,
 ) {
     let &Linear { w, scales, biases, inner, outputs, .. } = linear;
     let add = ProjectAdd { w, scales, biases, input, x, p: ProjectAddParams { inner: inner as u32 } };
-    let (family, groups) = if bytes::multiply(model) {
-        (&bytes::PROJECT_ADD, bytes::tiles(outputs))
-    } else {
-        (&PROJECT_ADD, (outputs as u32).div_ceil(ADD_OUTPUTS))
-    };
-    let kernel = by_rows(family, rows);
-    let add = add.dispatch(kernel, [groups, 1, 1], kernel.max_threads);
+    let kernel = by_rows(&PROJECT_ADD, rows);
+    let mut add = add.dispatch(kernel, [(outputs as u32).div_ceil(ADD_OUTPUTS), 1, 1], kernel.max_threads);
+    if bytes::multiply(model) {
+        add = bytes::add(rows, outputs, add, squares);
+    }
     recorder.add(add.costing(&[], rows as u64 * linear.parameters()));
 }
 

@@ -25,7 +25,7 @@ const LARGE_VOCABULARY: usize = 16_384;
 const LARGE_CHOICE: usize = 32;
 
 /// What a Hopper GPU runs in steps of few rows, beside the kernels with `_bytes` in their names.
-const EARLY: [&str; 4] = ["attention_join", "attention_pieces", "attention_prepare_early", "delta_step_cluster"];
+const EARLY: [&str; 4] = ["attention_join", "attention_pieces", "attention_prepare_early", "delta_step_split"];
 /// In whose place it has its own, for the 35B's widths: of few rows, and of many. Numbers at the end of names are left out.
 const FEW_ELSEWHERE: [&str; 9] = [
     "attention_block",

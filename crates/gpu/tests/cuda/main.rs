@@ -19,7 +19,6 @@ mod kernels;
 mod long;
 mod model;
 mod odd;
-mod recurrence;
 mod reference;
 mod rows;
 mod support;
