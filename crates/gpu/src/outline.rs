@@ -49,7 +49,10 @@ impl Outline {
     }
 
     /// As [`new`](Self::new), for a device with such tiles.
-    fn on(config: &Config, step: Step, context: usize, tiles: Tiles) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn on(config: &Config, step: Step, context: usize, tiles: Tiles) -> Result<Self, Error> {
         let refuse = |what: String| Err(Error::Unsupported(what));
         let (rows, sequences) = match step {
             Step::Decode(rows @ 1..=MAX_DECODE_ROWS) => (rows.next_power_of_two(), rows),
@@ -82,7 +85,10 @@ impl Outline {
         let (plan, workspace) = match step {
             Step::Decode(_) => {
                 let blocks = context.div_ceil(CONTEXT_BLOCK);
-                (Few { rows, blocks, head: Head::Draw }.record(&model), Memory::few_bytes(&shapes, rows, blocks))
+                (
+                    Few { rows, live: sequences, blocks, head: Head::Draw }.record(&model),
+                    Memory::few_bytes(&shapes, rows, blocks),
+                )
             }
             Step::Prefill(_) | Step::Together(..) => {
                 let many = Many { rows, segments: sequences, context };
@@ -181,16 +187,21 @@ mod tests {
         Config::parse(include_bytes!("../../../models/qwen3.6-35b-a3b/config.json")).expect("a sound config")
     }
 
-    /// The bars of issue 3.
+    /// The bars of issue 3; batches that a plan pads too. Where keys and values are most of what moves, so are the sums of blocks of 256
+    /// tokens, 16 KB each of which are written and read: a sixteenth of the block's 512 KB.
     #[test]
     fn a_decode_step_is_short_and_moves_little_more_than_it_must() {
-        for (batch, context) in [(1, 1), (1, 4096), (4, 4096), (8, 32_768), (1, 262_144)] {
+        let padded = [3, 5, 6, 7].into_iter().flat_map(|batch| [(batch, 1), (batch, 4096), (batch, 32_768)]);
+        let usual = [(1, 1), (1, 4096), (4, 4096), (8, 32_768), (1, 262_144)].into_iter().chain(padded);
+        let long = [(8, 131_072), (2, 262_144), (3, 262_144), (8, 262_144)];
+        let all = usual.map(|step| (step, 1.05)).chain(long.map(|step| (step, 1.06)));
+        for ((batch, context), most) in all {
             let outline = Outline::new(&full_size(), Step::Decode(batch), context).expect("supported");
-            println!("{outline}");
             let (dispatches, stages) = (outline.plan.dispatches.len(), outline.plan.stages.len());
             assert!(dispatches <= 320 && stages <= 270, "{}", outline.plan.counts());
             let ratio = outline.plan.cost().bytes as f64 / outline.minimum as f64;
-            assert!((1.0..1.05).contains(&ratio), "batch {batch}, context {context}: {ratio}");
+            println!("batch {batch}, context {context}: {ratio:.4}");
+            assert!((1.0..most).contains(&ratio), "batch {batch}, context {context}: {ratio}\n{outline}");
         }
     }
 

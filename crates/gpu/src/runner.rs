@@ -109,7 +109,7 @@ impl<D: Device> Runner<D> {
     /// Starts a few-row step whose records are there already.
     pub(crate) fn few_again(&mut self, rows: usize, head: Head, context: usize) -> Result<Ticket, BackendError> {
         let blocks = context.div_ceil(CONTEXT_BLOCK).next_power_of_two().min(self.sizes.max_blocks());
-        self.submit(Key::Few(Few { rows, blocks, head }))
+        self.submit(Key::Few(Few { rows, live: rows, blocks, head }))
     }
 
     /// Starts a many-row step over contexts of up to `context` tokens.

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 
 use crate::device::DeviceChoice;
 use crate::launch::LaunchArgs;
@@ -175,9 +175,21 @@ pub(crate) struct PlanArgs {
     /// A prefill step of so many tokens of a prompt instead of a decode step.
     #[arg(long, value_name = "TOKENS", requires = "plan", conflicts_with = "batch", value_parser = number(1_u32, 1 << 14))]
     pub(crate) prefill: Option<u32>,
+    /// What the GPU makes products of: simdgroup matrices as M1 to M4, tensor operations as M5, or warpgroups as NVIDIA's Hopper.
+    #[arg(long, value_enum, default_value_t, requires = "plan")]
+    pub(crate) tiles: TilesChoice,
     /// Draw the step in Graphviz' language: a rank a stage, an arrow for what must wait.
     #[arg(long, value_name = "FILE", requires = "plan")]
     pub(crate) dot: Option<PathBuf>,
+}
+
+/// As `--tiles` has it.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub(crate) enum TilesChoice {
+    #[default]
+    Simdgroup,
+    Tensor,
+    Warpgroup,
 }
 
 /// `lily eval`

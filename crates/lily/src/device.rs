@@ -144,7 +144,11 @@ fn open() -> Result<GpuDevice> {
     #[cfg(target_os = "macos")]
     let device = GpuDevice::open()?;
     #[cfg(target_os = "linux")]
-    let device = GpuDevice::open(cuda::Options::default())?;
+    let device = {
+        // Named by the device's message after a fault.
+        let serial = std::env::var_os("LILY_CUDA_SERIAL").is_some();
+        GpuDevice::open(cuda::Options { serial, ..cuda::Options::default() })?
+    };
     Ok(device)
 }
 

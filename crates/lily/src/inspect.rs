@@ -6,10 +6,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use lily_checkpoint::{Checkpoint, Config, LayerKind, Summary};
+use lily_gpu::device::Tiles;
 use lily_gpu::{Outline, Step};
 
 use crate::cache::CacheSize;
-use crate::cli::{InspectArgs, PlanArgs};
+use crate::cli::{InspectArgs, PlanArgs, TilesChoice};
 use crate::load::{machine_memory, open_checkpoint, plan};
 
 /// Prints shapes, bits and bytes, and the memory plan.
@@ -60,7 +61,12 @@ fn read_config(config: &Path) -> Result<Config> {
 /// What a step takes on a GPU.
 fn print_step(config: &Config, args: &PlanArgs) -> Result<()> {
     let step = args.prefill.map_or(Step::Decode(args.batch as usize), |rows| Step::Prefill(rows as usize));
-    let outline = Outline::new(config, step, args.context as usize)?;
+    let tiles = match args.tiles {
+        TilesChoice::Simdgroup => Tiles::Simdgroup,
+        TilesChoice::Tensor => Tiles::Tensor,
+        TilesChoice::Warpgroup => Tiles::Warpgroup,
+    };
+    let outline = Outline::on(config, step, args.context as usize, tiles)?;
     write!(stdout().lock(), "{outline}")?;
     if let Some(file) = &args.dot {
         fs::write(file, outline.plan.dot()).with_context(|| format!("cannot write {}", file.display()))?;

@@ -151,6 +151,12 @@ fn inspect_draws_the_step_of_a_gpu() {
     assert!(std::fs::read_to_string(picture).expect("a picture").starts_with("digraph"));
     let prefill = output(&["inspect", "--plan", "--prefill", "100"]);
     assert!(text(&prefill.stdout).contains("prefill step, 100 rows"));
+    for (tiles, kernel) in
+        [("simdgroup", "gemm_q4_64 "), ("tensor", "gemm_q4_64_tensor"), ("warpgroup", "gemm_q4_warpgroup")]
+    {
+        let prefill = output(&["inspect", "--plan", "--prefill", "100", "--tiles", tiles]);
+        assert!(text(&prefill.stdout).contains(kernel), "{}", text(&prefill.stdout));
+    }
     fails(&["inspect", "--context", "1000"], &["--plan"]);
     fails(&["inspect", "--plan", "--prefill", "100", "--context", "10"], &["100 rows", "10 tokens"]);
 }

@@ -27,7 +27,7 @@ pub(super) fn few(
     cache: &Cache,
     work: &FewRows,
 ) {
-    let Few { rows, blocks, .. } = step;
+    let Few { rows, live, blocks, .. } = step;
     let (shapes, memory) = (model.shapes, model.memory);
     let row_records = memory.records.rows.part(0, rows as u64);
     let projected = work.projected.part(0, (rows * attention_projected(shapes)) as u64);
@@ -49,11 +49,18 @@ pub(super) fn few(
         weights: work.weights,
         p: BlockParams { block, blocks: blocks_u32, max_pages: model.sizes.max_pages() as u32 },
     };
-    let context = rows * blocks * CONTEXT_BLOCK;
+    let context = live * blocks * CONTEXT_BLOCK;
     let (kernel, groups) = if early { (&bytes::ATTENTION_BLOCK, pieces) } else { (&ATTENTION_BLOCK, blocks_u32) };
+    // Of the partial sums' place, what so many groups fill.
+    let partial = live * shapes.query_heads * groups as usize;
+    let partial = [
+        (work.sums.range, bytes_of(work.sums, partial * HEAD)),
+        (work.weights.range, bytes_of(work.weights, partial * 2)),
+    ];
+    let moved = [&touched(model, cache, live, context)[..], &partial].concat();
     let attend = attend.dispatch([groups, shapes.kv_heads as u32, rows as u32], kernel.max_threads);
     let attend = Dispatch { kernel, ..attend };
-    recorder.add(attend.costing(&touched(model, cache, rows, context), attention_work(model, context)));
+    recorder.add(attend.costing(&moved, attention_work(model, context)));
     let combine = AttentionCombine {
         sums: work.sums,
         weights: work.weights,
@@ -67,7 +74,7 @@ pub(super) fn few(
         if early { (&bytes::ATTENTION_COMBINE, bytes::JOIN_SHARERS) } else { (&ATTENTION_COMBINE, 1) };
     let combine = combine.dispatch([shapes.query_heads as u32 * sharers, rows as u32, 1], kernel.max_threads);
     let combine = Dispatch { kernel, ..combine };
-    recorder.add(combine.costing(&touched(model, cache, rows, context), work.sums.len()));
+    recorder.add(combine.costing(&moved, (live * groups as usize * shapes.query_size()) as u64));
     add_few(model, recorder, rows, &weights.out, mixed, work.x, None);
 }
 
@@ -113,8 +120,11 @@ pub(super) fn many(
         let tiles = part.div_ceil(tokens);
         let grid = [tiles as u32, shapes.kv_heads as u32, segments as u32];
         let attend = Dispatch { kernel, ..attend.dispatch(grid, kernel.max_threads) };
-        let work = attention_work(model, (active * part).min(rows) * context);
-        parts.push(attend.costing(&touched(model, cache, segments, active * context), work));
+        let own = (active * part).min(rows);
+        let of_rows = [work.mixer.q.range, projected.range, mixed.range]
+            .map(|range| (range, range.bytes / rows as u64 * own as u64));
+        let moved = [&touched(model, cache, segments, active * context)[..], &of_rows].concat();
+        parts.push(attend.costing(&moved, attention_work(model, own * context)));
         first += part;
     }
     recorder.add_parts(parts);

@@ -26,7 +26,7 @@ pub(super) fn few(
     memory: &Recurrent,
     work: &FewRows,
 ) {
-    let Few { rows, .. } = step;
+    let Few { rows, live, .. } = step;
     let shapes = model.shapes;
     let projected = work.projected.part(0, (rows * delta_projected(shapes)) as u64);
     let mixed = work.mixed.part(0, (rows * shapes.value_size()) as u64);
@@ -44,7 +44,7 @@ pub(super) fn few(
         y: mixed,
     };
     let step = step.dispatch([shapes.value_heads as u32, rows as u32, 1], DELTA_STEP.max_threads);
-    let step = step.costing(&touched(model, memory, rows), state_work(model, rows));
+    let step = step.costing(&touched(model, memory, live), state_work(model, live));
     if bytes::multiply(model) {
         let squares = work.squares.part(0, (rows * shapes.value_heads * bytes::DELTA_SQUARES) as u64);
         recorder.add(bytes::delta_step(step, squares));

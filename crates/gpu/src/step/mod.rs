@@ -48,6 +48,8 @@ pub(crate) enum Head {
 pub(crate) struct Few {
     /// 1, 2, 4 or 8, padded; as many segments at most.
     pub(crate) rows: usize,
+    /// How many of them the step is said to cost: kernels pass over rows that only pad it.
+    pub(crate) live: usize,
     /// Blocks of the longest context.
     pub(crate) blocks: usize,
     pub(crate) head: Head,

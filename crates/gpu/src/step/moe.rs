@@ -21,11 +21,11 @@ const TENSOR_TILE: usize = 32;
 
 /// Each row's experts in two kernels, the choice of them made anew in every threadgroup.
 pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights: &MoeWeights, work: &FewRows) {
-    let Few { rows, .. } = step;
+    let Few { rows, live, .. } = step;
     let shapes = model.shapes;
     let row_records = model.memory.records.rows.part(0, rows as u64);
     let (experts, shared) = (&weights.experts, &weights.shared);
-    let distinct = rows * CHOSEN;
+    let distinct = live * CHOSEN;
     let (gate, shared_gate) = (&weights.router, &weights.shared_gate);
     let router = Router {
         w: gate.w,
@@ -86,7 +86,7 @@ pub(super) fn few(model: &Model<'_>, recorder: &mut Recorder, step: Few, weights
     recorder.add(router.costing(&[], rows as u64 * (gate.parameters() + shared_gate.parameters())));
     let sparse = [some_of(&experts.gate, distinct), some_of(&experts.up, distinct)].concat();
     let parameters = experts.gate.parameters() + experts.up.parameters();
-    let pairs = (rows * RANKS) as u64;
+    let pairs = (live * RANKS) as u64;
     recorder.add(up.costing(&sparse, pairs * parameters));
     recorder.add(down.costing(&some_of(&experts.down, distinct), pairs * experts.down.parameters()));
 }

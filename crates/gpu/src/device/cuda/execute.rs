@@ -9,7 +9,7 @@ use lily_checkpoint::Bytes;
 use super::driver::{Context, Version, WARPGROUPS, check};
 use super::graph::CudaPlan;
 use super::launch::Launch;
-use super::library::{Library, compile};
+use super::library::Library;
 use super::memory::Memory;
 use super::queue::{Event, Stream};
 use super::staging::{Downloads, Uploads};
@@ -176,8 +176,7 @@ impl Device for CudaDevice {
 
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
         self.enter()?;
-        let code = compile(&self.architecture, constants)?;
-        let library = Library::load(Arc::clone(&self.context), &code).map_err(|problem| self.failed(problem))?;
+        let library = Library::of(&self.context, &self.architecture, constants, |problem| self.failed(problem))?;
         self.library = Some(library);
         Ok(())
     }
@@ -270,7 +269,7 @@ impl Device for CudaDevice {
         // One that is not there was waited for, or its event was taken again because it had passed.
         if let Some((_, event)) = self.running.iter().find(|(submitted, _)| *submitted == ticket) {
             event.wait().map_err(|problem| {
-                let hint = if self.serial { "" } else { " (Options::serial tells in which kernel)" };
+                let hint = if self.serial { "" } else { " (with LILY_CUDA_SERIAL=1 it tells in which kernel)" };
                 self.failed(format!("a submitted plan failed: {problem}{hint}"))
             })?;
         }

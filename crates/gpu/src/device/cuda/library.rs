@@ -23,17 +23,52 @@ const SOURCE: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.cu"));
 /// # Errors
 /// If NVRTC is not there or refuses.
 pub fn compile(architecture: &str, constants: &[Constant]) -> Result<Vec<u8>, DeviceError> {
-    let flags = flags(architecture, constants);
-    let kept = folder_of_caches(|name| env::var_os(name).map(PathBuf::from)).map(|caches| path(&caches, &flags));
-    if let Some(code) = kept.as_ref().and_then(|path| fs::read(path).ok()) {
+    let (flags, kept) = flags_and_place(architecture, constants);
+    if let Some(code) = kept.as_deref().and_then(read) {
         return Ok(code);
     }
-    let code = run_nvrtc(&flags).map_err(|problem| DeviceError::Failed { name: "NVRTC".to_owned(), problem })?;
+    make(&flags, kept.as_deref())
+}
+
+/// As NVRTC has it, and where the result is kept if anywhere.
+fn flags_and_place(architecture: &str, constants: &[Constant]) -> (Vec<String>, Option<PathBuf>) {
+    let flags = flags(architecture, constants);
+    let kept = folder_of_caches(|name| env::var_os(name).map(PathBuf::from)).map(|caches| path(&caches, &flags));
+    (flags, kept)
+}
+
+fn make(flags: &[String], kept: Option<&Path>) -> Result<Vec<u8>, DeviceError> {
+    let code = run_nvrtc(flags).map_err(|problem| DeviceError::Failed { name: "NVRTC".to_owned(), problem })?;
     if let Some(path) = kept {
         // Only time is lost if it cannot be kept.
-        let _ = keep(&path, &code);
+        let _ = keep(path, &code);
     }
     Ok(code)
+}
+
+/// What is kept there, if that is the whole of it.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let code = fs::read(path).ok()?;
+    if !is_whole(&code) {
+        tracing::warn!("{} is damaged: the kernels are compiled again", path.display());
+        return None;
+    }
+    Some(code)
+}
+
+/// Whether an ELF image of 64 bits has both its tables, which machine code for NVIDIA's GPUs has at its end. The driver is told no
+/// length and would read on.
+fn is_whole(code: &[u8]) -> bool {
+    let number = |at: usize, bytes: usize| {
+        let part = code.get(at..at + bytes)?;
+        Some(part.iter().rev().fold(0u64, |number, &byte| number << 8 | u64::from(byte)))
+    };
+    let table_ends = |offset, entry, count| {
+        let (offset, entry, count) = (number(offset, 8)?, number(entry, 2)?, number(count, 2)?);
+        (count > 0).then(|| offset.saturating_add(entry * count))
+    };
+    let ends = [table_ends(32, 54, 56), table_ends(40, 58, 60)];
+    code.starts_with(b"\x7fELF") && ends.iter().all(|end| end.is_some_and(|end| end <= code.len() as u64))
 }
 
 /// Whether NVRTC, which compiles the kernels, is there.
@@ -156,8 +191,28 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
 impl Library {
-    /// Brings machine code to the GPU, whose context is the thread's.
-    pub(super) fn load(context: Arc<Context>, code: &[u8]) -> Result<Arc<Self>, String> {
+    /// Brings the kernels to the GPU, whose context is the thread's. Code that was kept and does not load is compiled again.
+    pub(super) fn of(
+        context: &Arc<Context>,
+        architecture: &str,
+        constants: &[Constant],
+        failed: impl Fn(String) -> DeviceError,
+    ) -> Result<Arc<Self>, DeviceError> {
+        let (flags, kept) = flags_and_place(architecture, constants);
+        if let Some((path, code)) = kept.as_ref().and_then(|path| Some((path, read(path)?))) {
+            match Self::load(Arc::clone(context), &code) {
+                Ok(library) => return Ok(library),
+                Err(problem) => {
+                    tracing::warn!("{}: {problem}: the kernels are compiled again", path.display());
+                    let _ = fs::remove_file(path);
+                }
+            }
+        }
+        Self::load(Arc::clone(context), &make(&flags, kept.as_deref())?).map_err(failed)
+    }
+
+    /// Brings machine code to the GPU.
+    fn load(context: Arc<Context>, code: &[u8]) -> Result<Arc<Self>, String> {
         let mut module = ptr::null_mut();
         // SAFETY: the code is an ELF image, which says its own length.
         check(unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) }, "cuModuleLoadData")?;
@@ -212,6 +267,20 @@ mod tests {
         .map(|(architecture, constants)| path(Path::new(CACHES), &flags(architecture, &constants)));
         assert_eq!(names[0], path(Path::new(CACHES), &flags("sm_90", &[Constant::Uint(256)])));
         assert!(names[0] != names[1] && names[0] != names[2] && names[1] != names[2], "{names:?}");
+    }
+
+    #[test]
+    fn damaged_code_is_not_taken() {
+        // Two entries of 56 bytes at 64, two of 64 at 176.
+        let mut code = vec![0; 304];
+        code[..4].copy_from_slice(b"\x7fELF");
+        (code[32], code[54], code[56]) = (64, 56, 2);
+        (code[40], code[58], code[60]) = (176, 64, 2);
+        assert!(is_whole(&code));
+        for short in [0, 3, 40, 64, 180, 303] {
+            assert!(!is_whole(&code[..short]), "{short}");
+        }
+        assert!(!is_whole(&[0; 304]), "a file whose bytes never reached the disk");
     }
 
     #[test]
