@@ -24,7 +24,7 @@ using namespace metal;
 }
 
 // gemm_half: y = x W^T; gemm_half_add: y += x W^T. As gemm_q4 with one matrix.
-// Grid {ceil(rows / ROWS), ceil(outputs / 64), 1}, 128 threads. Names: gemm_half_16, _32, _64 and gemm_half_add_16, ...
+// Grid {ceil(rows / ROWS), ceil(outputs / 64), 1}, 128 threads. Names: gemm_half_32, _64 and gemm_half_add_32, _64.
 template <uint ROWS, bool ADD>
 [[kernel, max_total_threads_per_threadgroup(128)]] void gemm_half(
     device const half* w [[buffer(0)]],  // [outputs][inner]
@@ -62,9 +62,7 @@ template <uint ROWS, bool ADD>
   }
 }
 
-template [[host_name("gemm_half_16")]] [[kernel]] decltype(gemm_half<16, false>) gemm_half<16, false>;
 template [[host_name("gemm_half_32")]] [[kernel]] decltype(gemm_half<32, false>) gemm_half<32, false>;
 template [[host_name("gemm_half_64")]] [[kernel]] decltype(gemm_half<64, false>) gemm_half<64, false>;
-template [[host_name("gemm_half_add_16")]] [[kernel]] decltype(gemm_half<16, true>) gemm_half<16, true>;
 template [[host_name("gemm_half_add_32")]] [[kernel]] decltype(gemm_half<32, true>) gemm_half<32, true>;
 template [[host_name("gemm_half_add_64")]] [[kernel]] decltype(gemm_half<64, true>) gemm_half<64, true>;

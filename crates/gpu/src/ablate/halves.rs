@@ -20,10 +20,8 @@ impl<F: FnMut(&'static str, u64) -> Result<Range, DeviceError>> Rewriter<F> {
     /// A product as what writes its weights and what multiplies them.
     pub(super) fn dequantised(&mut self, dispatch: &Dispatch) -> Result<Vec<Dispatch>, DeviceError> {
         match dispatch.kernel.name {
-            "gemm_q4_16" => self.dense(dispatch, &kernels::GEMM_HALF_16),
             "gemm_q4_32" => self.dense(dispatch, &kernels::GEMM_HALF_32),
             "gemm_q4_64" => self.dense(dispatch, &kernels::GEMM_HALF_64),
-            "gemm_q4_add_16" => self.dense_add(dispatch, &kernels::GEMM_HALF_ADD_16),
             "gemm_q4_add_32" => self.dense_add(dispatch, &kernels::GEMM_HALF_ADD_32),
             "gemm_q4_add_64" => self.dense_add(dispatch, &kernels::GEMM_HALF_ADD_64),
             "experts_gemm_up_16" => self.experts_up(dispatch, &kernels::EXPERTS_HALF_UP_16),

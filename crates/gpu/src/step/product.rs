@@ -107,20 +107,21 @@ pub(super) fn norm_many(recorder: &mut Recorder, rows: usize, x: Slice<f32>, gai
     );
 }
 
-/// A product's kernels: for tiles of 16, 32 and 64 rows, the last two also through tensor operations, and for warpgroups.
+/// A product's kernels: for tiles of 32 and 64 rows, also through tensor operations, and for warpgroups. (No step has so few rows as
+/// the tiles of 16 are made for, with which `ablate` compares these.)
 struct Family {
-    plain: [&'static Kernel; 3],
+    plain: [&'static Kernel; 2],
     tensor: [&'static Kernel; 2],
     warpgroup: &'static Kernel,
 }
 
 static GEMM: Family = Family {
-    plain: [&kernels::GEMM_Q4_16, &kernels::GEMM_Q4_32, &kernels::GEMM_Q4_64],
+    plain: [&kernels::GEMM_Q4_32, &kernels::GEMM_Q4_64],
     tensor: [&kernels::GEMM_Q4_32_TENSOR, &kernels::GEMM_Q4_64_TENSOR],
     warpgroup: &warpgroup::GEMM_Q4,
 };
 static GEMM_ADD: Family = Family {
-    plain: [&kernels::GEMM_Q4_ADD_16, &kernels::GEMM_Q4_ADD_32, &kernels::GEMM_Q4_ADD_64],
+    plain: [&kernels::GEMM_Q4_ADD_32, &kernels::GEMM_Q4_ADD_64],
     tensor: [&kernels::GEMM_Q4_ADD_32_TENSOR, &kernels::GEMM_Q4_ADD_64_TENSOR],
     warpgroup: &warpgroup::GEMM_Q4_ADD,
 };
@@ -135,19 +136,15 @@ struct Tile {
 impl Family {
     /// The tile for so many rows: large ones read the weights less often, small ones waste less.
     fn tile(&self, model: &Model<'_>, rows: usize) -> Tile {
-        let size = match rows {
-            ..=16 => 0,
-            17..=32 => 1,
-            _ => 2,
-        };
+        let size = usize::from(rows > 32);
         let kernel = match model.sizes.tiles {
             Tiles::Warpgroup => {
                 return Tile { kernel: self.warpgroup, rows: warpgroup::ROWS, columns: warpgroup::COLUMNS };
             }
-            Tiles::Tensor if size > 0 => self.tensor[size - 1],
-            Tiles::Tensor | Tiles::Simdgroup => self.plain[size],
+            Tiles::Tensor => self.tensor[size],
+            Tiles::Simdgroup => self.plain[size],
         };
-        Tile { kernel, rows: 16 << size, columns: PRODUCT_COLUMNS }
+        Tile { kernel, rows: 32 << size, columns: PRODUCT_COLUMNS }
     }
 }
 

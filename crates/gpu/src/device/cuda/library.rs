@@ -33,7 +33,8 @@ pub fn compile(architecture: &str, constants: &[Constant]) -> Result<Vec<u8>, De
 /// As NVRTC has it, and where the result is kept if anywhere.
 fn flags_and_place(architecture: &str, constants: &[Constant]) -> (Vec<String>, Option<PathBuf>) {
     let flags = flags(architecture, constants);
-    let kept = folder_of_caches(|name| env::var_os(name).map(PathBuf::from)).map(|caches| path(&caches, &flags));
+    let caches = folder_of_caches(|name| env::var_os(name).map(PathBuf::from));
+    let kept = caches.map(|caches| path(&caches, &flags, compiler_version()));
     (flags, kept)
 }
 
@@ -99,10 +100,18 @@ fn folder_of_caches(variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBu
         .or_else(|| variable("HOME").map(|home| home.join(".cache")))
 }
 
-/// A name of its own for each source text and each way to compile it.
-fn path(caches: &Path, flags: &[String]) -> PathBuf {
+/// NVRTC's, major and minor; without NVRTC nothing.
+fn compiler_version() -> Option<[c_int; 2]> {
+    let [mut major, mut minor] = [0; 2];
+    // SAFETY: the library is there, and writes two numbers.
+    let told = has_compiler().then(|| unsafe { nvrtc::nvrtcVersion(&raw mut major, &raw mut minor) });
+    told.filter(|told| *told == nvrtc::nvrtcResult::NVRTC_SUCCESS).map(|_| [major, minor])
+}
+
+/// A name of its own for each source text, each way to compile it and each compiler.
+fn path(caches: &Path, flags: &[String], compiler: Option<[c_int; 2]>) -> PathBuf {
     let mut hasher = DefaultHasher::new();
-    (SOURCE, flags).hash(&mut hasher);
+    (SOURCE, flags, compiler).hash(&mut hasher);
     caches.join("lily").join(format!("kernels-{:016x}.cubin", hasher.finish()))
 }
 
@@ -258,15 +267,20 @@ mod tests {
     const CACHES: &str = "/caches";
 
     #[test]
-    fn code_is_found_again_only_for_the_same_gpu_and_shapes() {
-        let names = [
-            ("sm_90", vec![Constant::Uint(256)]),
-            ("sm_90", vec![Constant::Uint(2048)]),
-            ("sm_100", vec![Constant::Uint(256)]),
-        ]
-        .map(|(architecture, constants)| path(Path::new(CACHES), &flags(architecture, &constants)));
-        assert_eq!(names[0], path(Path::new(CACHES), &flags("sm_90", &[Constant::Uint(256)])));
-        assert!(names[0] != names[1] && names[0] != names[2] && names[1] != names[2], "{names:?}");
+    fn code_is_found_again_only_for_the_same_gpu_shapes_and_compiler() {
+        let name = |architecture: &str, hidden: u32, version| {
+            path(Path::new(CACHES), &flags(architecture, &[Constant::Uint(hidden)]), version)
+        };
+        let named = || {
+            [("sm_90", 256, [13, 0]), ("sm_90", 2048, [13, 0]), ("sm_100", 256, [13, 0]), ("sm_90", 256, [12, 9])]
+                .map(|(architecture, hidden, version)| name(architecture, hidden, Some(version)))
+        };
+        let mut names = named().to_vec();
+        names.push(name("sm_90", 256, None));
+        assert_eq!(names[..4], named());
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), 5, "{names:?}");
     }
 
     #[test]
