@@ -12,7 +12,8 @@ pub struct Piece {
     pub bytes: u64,
 }
 
-/// Turns snapshots into bytes and back, away from the thread that owns the backend.
+/// Turns snapshots into bytes and back, away from the thread that owns the backend. What it writes has been through
+/// [`Backend::fetch`](crate::Backend::fetch), what it reads goes through [`Backend::adopt`](crate::Backend::adopt).
 ///
 /// A snapshot is written in two sections. The history is what grows with the tokens (keys and values): only the part
 /// after a parent, whose own file holds the rest. The state is what has one size at any length, and of a chain of files
@@ -30,6 +31,12 @@ pub trait Archive<S>: Send + Sync + 'static {
 
     /// Bytes in memory of a snapshot of `length` tokens that shares nothing.
     fn memory_bytes(&self, length: usize) -> u64;
+
+    /// Bytes of host memory that tokens `from..to` and the state take on their way to or from the disk, beside the snapshot: 0
+    /// where the archive works on the snapshot itself.
+    fn transit_bytes(&self, _from: usize, _to: usize) -> u64 {
+        0
+    }
 
     /// Writes the history from token `from`, at most the snapshot's length, to its end:
     /// [`history_bytes`](Self::history_bytes), exactly.

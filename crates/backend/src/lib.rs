@@ -35,6 +35,11 @@ pub struct Description {
     pub max_context: usize,
     /// A prompt may be cut into segments after any multiple of so many tokens of its sequence and nowhere else, if its results
     /// are to be the same bits: 1 if the engine may cut where it likes.
+    ///
+    /// A sequence may go on from a state of any length all the same, as after its reply. Where this is more than 1, results then
+    /// are as near the model's as ever, but not the bits that the whole read in one go would have: tokens that were drawn one by
+    /// one were computed otherwise than a prompt's, and what follows is cut at another place. They depend on where that was and
+    /// on nothing else.
     pub grain: usize,
 }
 
@@ -194,6 +199,25 @@ pub trait Backend: Send + 'static {
     /// How snapshots are kept on disk; `None` if they cannot be.
     fn archive(&self) -> Option<Arc<dyn Archive<Self::Snapshot>>> {
         None
+    }
+
+    /// Brings what an archive needs of a snapshot, its state and the history from token `from` on, to where any thread can read
+    /// it. Each call does some milliseconds of that; `None`: it is to be called once more, with the same arguments. Another
+    /// snapshot's turn comes when this one is done.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`] if it was lost, or the device fails.
+    fn fetch(&mut self, snapshot: &Self::Snapshot, _from: usize) -> Result<Option<Self::Snapshot>, BackendError> {
+        Ok(Some(snapshot.clone()))
+    }
+
+    /// Brings what an archive has read to where sequences can go on from it; in steps, as [`fetch`](Self::fetch).
+    ///
+    /// # Errors
+    /// [`BackendError::Full`] if memory is exhausted, [`BackendError::Device`] if the device fails, or what it was read onto was
+    /// lost.
+    fn adopt(&mut self, read: &Self::Snapshot) -> Result<Option<Self::Snapshot>, BackendError> {
+        Ok(Some(read.clone()))
     }
 
     /// A new sequence that goes on from a snapshot, with the bits the original would have.

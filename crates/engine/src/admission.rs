@@ -60,23 +60,19 @@ impl<B: Backend> Runner<B> {
         let gone: Vec<Sequence<B::State>> = gone;
         for sequence in gone {
             let in_slices = self.chunk_of(sequence.id()).is_some();
-            let Parts { state, tokens, drawn, .. } = sequence.part();
+            let Parts { state, tokens, .. } = sequence.part();
             if in_slices {
                 self.abandon_chunk();
                 // Some layers have read the chunk, others have not; what it was before it is kept already, if the cache had room.
                 drop(state);
             } else {
-                self.keep(state, &tokens, drawn, Lasts::InMemory);
+                self.keep(state, &tokens, Lasts::InMemory);
             }
         }
     }
 
     /// Gives new requests their beginning, and those that have waited for theirs long enough.
     pub(crate) fn admit(&mut self, jobs: Vec<Job>) {
-        let Self { cache, backend, .. } = self;
-        if let Some(cache) = cache {
-            cache.poll(|snapshot| backend.pieces(snapshot));
-        }
         for parked in mem::take(&mut self.parked).into_iter().chain(jobs.into_iter().map(Parked::new)) {
             if self.still(&parked) || self.sequences.len() >= self.parallel {
                 self.parked.push(parked);
@@ -215,11 +211,10 @@ impl<B: Backend> Runner<B> {
         self.sequences.push(Sequence::new(self.begun, job, start, max_context));
     }
 
-    /// Keeps a state that goes no further; of its `tokens` the last `drawn` were generated.
-    pub(crate) fn keep(&mut self, state: B::State, tokens: &[u32], drawn: usize, lasts: Lasts) {
-        let Self { backend, cache, places, .. } = self;
-        let sound = places.grain == 1 || (drawn == 0 && tokens.len().is_multiple_of(places.grain));
-        let Some(cache) = cache.as_mut().filter(|_| sound) else { return };
+    /// Keeps a state that goes no further, with the tokens that it holds.
+    pub(crate) fn keep(&mut self, state: B::State, tokens: &[u32], lasts: Lasts) {
+        let Self { backend, cache, .. } = self;
+        let Some(cache) = cache else { return };
         if !cache.wants(tokens, lasts) {
             return;
         }

@@ -24,7 +24,13 @@ pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
     let mut runner = Runner::new(backend, options, inbox);
     loop {
         runner.drop_cancelled();
+        if runner.carry() {
+            inbox.wake();
+        }
         let turn = inbox.next(runner.sequences.len(), runner.parked_clients(), runner.ready());
+        if runner.carry() {
+            inbox.wake();
+        }
         runner.admit(turn.jobs);
         runner.report(inbox);
         match turn.stage {
@@ -34,6 +40,7 @@ pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
             _ => runner.step(inbox),
         }
     }
+    while runner.carry() {}
     let Runner { backend, sequences, parked, cache, .. } = runner;
     let events = parked.into_iter().map(Parked::into_events);
     for events in events.chain(sequences.into_iter().map(|sequence| sequence.part().events)) {
@@ -113,6 +120,11 @@ impl<B: Backend> Runner<B> {
         }
     }
 
+    /// Carries a part of what is on its way to the disk and from it; says whether there is more.
+    fn carry(&mut self) -> bool {
+        self.cache.as_mut().is_some_and(|cache| cache.carry(&mut self.backend))
+    }
+
     fn is_idle(&self) -> bool {
         self.sequences.is_empty() && self.parked.is_empty()
     }
@@ -189,9 +201,9 @@ impl<B: Backend> Runner<B> {
                 Ok(Some(reason)) => {
                     progress.reply_times.push(sequence.age());
                     let usage = sequence.usage();
-                    let Parts { state, tokens, drawn, events } = sequence.part();
+                    let Parts { state, tokens, events } = sequence.part();
                     ended.push((events, Event::Finished { reason, usage }));
-                    self.keep(state, &tokens, drawn, Lasts::OnDisk);
+                    self.keep(state, &tokens, Lasts::OnDisk);
                 }
                 Err(message) => {
                     tracing::warn!(%message, "a sequence failed");

@@ -224,14 +224,13 @@ impl<S> Sequence<S> {
         Ok(token.map_or(drawn, |token| Sample { token, logprob, top: Vec::new() }))
     }
 
-    /// What is left when nothing more is to come: the state, the tokens that it holds, how many of those were drawn, and
-    /// the way to the client.
+    /// What is left when nothing more is to come: the state, the tokens that it holds, and the way to the client.
     pub(crate) fn part(self) -> Parts<S> {
         let Self { job, state, position, drawn, .. } = self;
         // The last one drawn has not been read.
         let read = drawn.len().saturating_sub(1);
         let tokens = job.prompt[..position].iter().chain(&drawn[..read]).copied().collect();
-        Parts { state, tokens, drawn: read, events: job.events }
+        Parts { state, tokens, events: job.events }
     }
 
     /// What it took so far.
@@ -244,6 +243,5 @@ impl<S> Sequence<S> {
 pub(crate) struct Parts<S> {
     pub(crate) state: S,
     pub(crate) tokens: Vec<u32>,
-    pub(crate) drawn: usize,
     pub(crate) events: Events,
 }

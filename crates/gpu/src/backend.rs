@@ -1,32 +1,26 @@
 //! The backend: checks what it is asked, cuts it into steps, gives back what came of them.
 
-use std::ops::Range;
+use std::sync::Arc;
 
-use lily_backend::{Backend, BackendError, Description, MemoryPlan, Output, Piece, Segment, Want, sample};
+use lily_backend::{Archive, Backend, BackendError, Description, MemoryPlan, Output, Piece, Segment, Want, sample};
 use lily_checkpoint::{Checkpoint, Config, LayerKind, Weights};
 use tracing::warn;
 
 use crate::ahead::Ahead;
 use crate::batch::{Batch, Picks, wanted_rows};
+use crate::copied::Bytes;
 use crate::device::{Device, Ticket, Tiles};
 use crate::error::Error;
+use crate::ferry::Ferry;
 use crate::memory::{Memory, Sizes, small_bytes, turns, workspace_bytes};
+use crate::part::{Answer, GRAIN, Part, pack, part_rows};
 use crate::runner::Runner;
 use crate::shapes::{MAX_DECODE_ROWS, PAGE, Shapes};
-use crate::state::{Snapshot, State, States};
+use crate::state::{Snapshot, State, States, page_bytes};
 use crate::weights::{ModelWeights, copied_bytes};
-
-/// Where a prompt may be cut. Its last tokens past a multiple of this, if a few-row step holds them, always take that way, and
-/// all others the many-row way: so a sequence's bits depend on its tokens' positions and not on how they came.
-const GRAIN: usize = PAGE;
 
 /// The part of a prefix cache, one in so many, that is set aside as pages.
 const CACHED_PAGES: u64 = 4;
-
-/// Keys and values of a page, of all layers.
-fn page_bytes(shapes: &Shapes) -> u64 {
-    (shapes.count(LayerKind::Attention) * 2 * PAGE * shapes.kv_size() * 2) as u64
-}
 
 /// How to run.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +78,7 @@ pub struct GpuBackend<D: Device> {
     states: States,
     ahead: Option<Ahead>,
     run_ahead: bool,
+    ferry: Ferry,
 }
 
 impl<D: Device> GpuBackend<D> {
@@ -114,7 +109,7 @@ impl<D: Device> GpuBackend<D> {
         };
         let states = States::new(&shapes, &sizes);
         let runner = Runner::new(device, shapes, sizes, weights, memory);
-        Ok(Self { description, runner, states, ahead: None, run_ahead: options.run_ahead })
+        Ok(Self { description, runner, states, ahead: None, run_ahead: options.run_ahead, ferry: Ferry::default() })
     }
 
     /// The device, for whoever wants to know more of it.
@@ -313,71 +308,6 @@ impl<D: Device> GpuBackend<D> {
     }
 }
 
-/// Some tokens of a segment, few enough for a step.
-struct Part {
-    segment: usize,
-    tokens: Range<usize>,
-}
-
-/// Where the answer to a segment's wish is found.
-struct Answer {
-    segment: usize,
-    /// Among the logits.
-    place: usize,
-    /// By the device.
-    drawn: bool,
-}
-
-impl Part {
-    fn is_last(&self, segment: &Segment<'_, State>) -> bool {
-        self.tokens.end == segment.tokens.len()
-    }
-
-    /// Picks the rows of this part, whose first is row `first` of the step, that the segment wants something of.
-    fn answers(&self, segment: &Segment<'_, State>, first: usize, picks: &mut Picks) -> Vec<Answer> {
-        let rows = self.tokens.len();
-        let count = wanted_rows(&segment.want, rows, self.is_last(segment));
-        (rows - count..rows).map(|row| self.answer(segment, first, row, picks)).collect()
-    }
-
-    fn answer(&self, segment: &Segment<'_, State>, first: usize, row: usize, picks: &mut Picks) -> Answer {
-        let (place, drawn) = match &segment.want {
-            Want::Sample(draw) => picks.draw(first + row, segment.state.slot.index, draw, false),
-            _ => (picks.logits(first + row), false),
-        };
-        Answer { segment: self.segment, place, drawn }
-    }
-}
-
-/// Of `left` tokens for a sequence that holds `held`, those that the next step takes, which has room for `most`.
-fn part_rows(held: usize, left: usize, most: usize) -> usize {
-    let tail = (held + left) % GRAIN;
-    match left {
-        ..=MAX_DECODE_ROWS => left,
-        _ if left > most => most,
-        _ if tail <= MAX_DECODE_ROWS => left - tail,
-        _ => left,
-    }
-}
-
-/// Parts in groups of at most `most` rows, in their order.
-fn pack(parts: Vec<Part>, most: usize) -> Vec<Vec<Part>> {
-    let mut groups: Vec<Vec<Part>> = Vec::new();
-    let mut room = 0;
-    for part in parts {
-        let rows = part.tokens.len();
-        if rows > room || groups.is_empty() {
-            groups.push(Vec::new());
-            room = most;
-        }
-        room -= rows;
-        if let Some(group) = groups.last_mut() {
-            group.push(part);
-        }
-    }
-    groups
-}
-
 impl<D: Device> Backend for GpuBackend<D> {
     type State = State;
     type Snapshot = Snapshot;
@@ -435,6 +365,29 @@ impl<D: Device> Backend for GpuBackend<D> {
         self.states.pieces(snapshot)
     }
 
+    fn archive(&self) -> Option<Arc<dyn Archive<Snapshot>>> {
+        let Runner { device, shapes, .. } = &self.runner;
+        let (page, recurrent) = (self.states.page_bytes(), self.states.recurrent_bytes());
+        Some(Arc::new(Bytes::new(device.name(), device.tiles(), shapes, page, recurrent)))
+    }
+
+    fn fetch(&mut self, snapshot: &Snapshot, from: usize) -> Result<Option<Snapshot>, BackendError> {
+        let fetched = self.ferry.fetch(&mut self.runner, &self.states, snapshot, from);
+        if fetched.is_err() {
+            // It may have gone with what was waited for.
+            self.ahead = None;
+        }
+        fetched
+    }
+
+    fn adopt(&mut self, read: &Snapshot) -> Result<Option<Snapshot>, BackendError> {
+        let adopted = self.ferry.adopt(&mut self.runner, &self.states, read);
+        if matches!(adopted, Err(BackendError::Device(_))) {
+            self.ahead = None;
+        }
+        adopted
+    }
+
     fn restore(&mut self, snapshot: &Snapshot) -> Result<State, BackendError> {
         let Runner { device, memory, journal, .. } = &mut self.runner;
         self.states.restore(device, memory, journal, snapshot)
@@ -456,38 +409,9 @@ impl<D: Device> Backend for GpuBackend<D> {
 mod tests {
     use lily_checkpoint::Config;
 
-    use super::{GRAIN, Options, part_rows};
-    use crate::shapes::{MAX_DECODE_ROWS, Shapes};
-
-    /// Which tokens of a prompt of `length` take the few-row way, the prompt coming in pieces of up to `piece`.
-    fn few(length: usize, piece: usize, most: usize) -> Vec<usize> {
-        let (mut held, mut few) = (0, Vec::new());
-        while held < length {
-            let end = (held + piece).min(length);
-            while held < end {
-                let rows = part_rows(held, end - held, most);
-                assert!((1..=most).contains(&rows));
-                few.extend((rows <= MAX_DECODE_ROWS).then_some(held..held + rows).into_iter().flatten());
-                held += rows;
-            }
-        }
-        few
-    }
-
-    /// Wherever a prompt is cut after whole grains, the same of its tokens take the same way: its last few.
-    #[test]
-    fn the_way_of_a_token_depends_on_its_position() {
-        for length in 1..700 {
-            let tail = length % GRAIN;
-            let expected: Vec<usize> =
-                if tail <= MAX_DECODE_ROWS { (length - tail..length).collect() } else { Vec::new() };
-            for piece in [GRAIN, 3 * GRAIN, 1024] {
-                for most in [GRAIN, 2 * GRAIN, 2048] {
-                    assert_eq!(few(length, piece, most), expected, "{length} tokens by {piece}, {most} a step");
-                }
-            }
-        }
-    }
+    use super::Options;
+    use crate::shapes::Shapes;
+    use crate::state::page_bytes;
 
     /// Pages that are set aside and what snapshots may take beside them are never more than the cache was given, and the
     /// pages are there.
@@ -495,7 +419,7 @@ mod tests {
     fn a_cache_is_divided_into_pages_and_the_rest() {
         let config =
             Config::parse(include_bytes!("../../../models/qwen3.6-35b-a3b/config.json")).expect("a sound config");
-        let page = super::page_bytes(&Shapes::new(&config).expect("supported"));
+        let page = page_bytes(&Shapes::new(&config).expect("supported"));
         assert_eq!(page, 64 * 20 * 1024);
         for bytes in [0, page, 100 << 20, 32 << 30] {
             let (options, held) = Options::new(32_768, 4).with_cache(&config, bytes).expect("supported");

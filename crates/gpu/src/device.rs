@@ -181,8 +181,8 @@ pub trait Device: Send + 'static {
     fn prepare(&mut self, plan: &Plan) -> Result<Self::Executable, DeviceError>;
 
     /// Stores bytes at the front of a range: before everything submitted later, after everything submitted before. Meant for
-    /// the records of a step, which are 16 bytes a row, 60 a draw and 16 an adjustment of one (mostly a few, 2 MiB at most), and
-    /// for tables, once at load.
+    /// the records of a step, which are 16 bytes a row, 60 a draw and 16 an adjustment of one (mostly a few, 2 MiB at most), for
+    /// tables, once at load, and for snapshots from disk.
     ///
     /// # Errors
     /// If the device failed, now or in an earlier submission.

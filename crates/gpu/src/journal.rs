@@ -76,6 +76,18 @@ impl Journal {
         self.settled = self.settled.max(last);
     }
 
+    /// Whether what was given at a moment has run, or is lost.
+    pub(crate) fn is_settled(&self, moment: Moment) -> bool {
+        moment <= self.settled
+    }
+
+    /// Refuses `what` if it was made from a moment on and some of it was lost; else gives one at which all of it has run. All of it
+    /// is settled.
+    pub(crate) fn check_since(&self, began: Moment, what: &str) -> Result<Moment, BackendError> {
+        let lost = self.lost.iter().find(|lost| *lost.end() >= began).map(|lost| *lost.end());
+        self.check(lost.unwrap_or(self.settled), what).map(|()| self.settled)
+    }
+
     /// Whether what was given at a moment is lost.
     pub(crate) fn is_lost(&self, moment: Moment) -> bool {
         self.lost.iter().any(|lost| lost.contains(&moment))
@@ -93,6 +105,28 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_took_several_moments_is_lost_with_any_of_them() {
+        let error = DeviceError::Failed { name: "a device".into(), problem: "gone".into() };
+        let mut journal = Journal::new();
+        let began = journal.now();
+        journal.submitted(Ticket(1));
+        journal.submitted(Ticket(2));
+        assert!(!journal.is_settled(began));
+        journal.settle();
+        journal.settle();
+        assert!(journal.is_settled(began));
+        let sound = journal.check_since(began, "it").expect("all has run");
+        let again = journal.now();
+        journal.submitted(Ticket(3));
+        journal.spoilt(&error);
+        journal.submitted(Ticket(4));
+        journal.settle();
+        assert!(journal.check_since(again, "it").is_err() && journal.check_since(began, "it").is_err());
+        assert!(journal.check(sound, "it").is_ok(), "what had run before stays");
+        assert!(journal.check_since(journal.now(), "it").is_ok());
+    }
 
     #[test]
     fn what_is_not_settled_goes_with_a_failure() {

@@ -3,10 +3,11 @@
 use lily_backend::{BackendError, Draw, Sample};
 
 use crate::batch::{Batch, Picks, record};
-use crate::device::{Device, DeviceError, Ticket};
-use crate::journal::Journal;
+use crate::device::{Device, DeviceError, Range, Ticket};
+use crate::journal::{Journal, Moment};
 use crate::kernels::{DRAWN_RING, Drawn, NONE};
 use crate::memory::{CONTEXT_BLOCK, Memory, Sizes};
+use crate::plan::Plan;
 use crate::recent::Recent;
 use crate::shapes::Shapes;
 use crate::state::State;
@@ -27,6 +28,8 @@ enum Key {
     Few(Few),
     Many(Many),
     Head(Head, usize),
+    /// Nothing, behind all that the device was given.
+    Mark,
 }
 
 /// Everything that runs steps.
@@ -65,6 +68,7 @@ impl<D: Device> Runner<D> {
                 Key::Few(few) => few.record(&model),
                 Key::Many(many) => many.record(&model),
                 Key::Head(head, rows) => record_head(&model, head, rows),
+                Key::Mark => Plan::default(),
             };
             device.prepare(&plan)
         })?;
@@ -141,6 +145,27 @@ impl<D: Device> Runner<D> {
             }
         }
         Ok(())
+    }
+
+    /// Waits until what the device was given at a moment has run.
+    pub(crate) fn settle(&mut self, moment: Moment) -> Result<(), BackendError> {
+        if self.journal.is_settled(moment) {
+            return Ok(());
+        }
+        let ticket = self.submit(Key::Mark)?;
+        self.wait(ticket)
+    }
+
+    /// Reads what nothing is writing any more.
+    pub(crate) fn fetch(&mut self, from: Range, bytes: &mut [u8]) -> Result<(), BackendError> {
+        let read = self.device.read(from, bytes);
+        self.noting(read)
+    }
+
+    /// Writes, after all that the device was given.
+    pub(crate) fn store(&mut self, to: Range, bytes: &[u8]) -> Result<(), BackendError> {
+        let written = self.device.write(to, bytes);
+        self.noting(written)
     }
 
     /// What the device drew for a sequence; `None` if no logit was finite.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lily_backend::{BackendError, Piece};
 use lily_checkpoint::LayerKind;
 
+use crate::copied::Copied;
 use crate::device::{Buffer, Device, Range};
 use crate::journal::{Journal, Moment};
 use crate::kernel::Slice;
@@ -67,15 +68,34 @@ pub struct State {
 
 /// A frozen sequence.
 #[derive(Clone)]
-pub struct Snapshot(Arc<Frozen>);
+pub struct Snapshot(pub(crate) Held);
 
-struct Frozen {
-    length: usize,
-    pages: Vec<Arc<Lease>>,
+/// Where it is.
+#[derive(Clone)]
+pub(crate) enum Held {
+    /// Where sequences can go on from it.
+    Device(Arc<Frozen>),
+    /// On its way to the disk or from it.
+    Host(Arc<Copied>),
+}
+
+impl Snapshot {
+    /// Its tokens.
+    pub(crate) fn length(&self) -> usize {
+        match &self.0 {
+            Held::Device(frozen) => frozen.length,
+            Held::Host(copied) => copied.length,
+        }
+    }
+}
+
+pub(crate) struct Frozen {
+    pub(crate) length: usize,
+    pub(crate) pages: Vec<Arc<Lease>>,
     /// Windows and states of all DeltaNet layers.
-    recurrent: Buffer,
+    pub(crate) recurrent: Buffer,
     /// When they were copied.
-    made: Moment,
+    pub(crate) made: Moment,
     returned: Returned<Buffer>,
 }
 
@@ -166,26 +186,16 @@ impl States {
         state: &mut State,
         tokens: usize,
     ) -> Result<(), BackendError> {
-        let full = || {
-            let pages = self.sizes.pages;
-            BackendError::Full(format!(
-                "all {pages} pages of the KV cache are in use, by sequences and the prefix cache"
-            ))
-        };
         let (length, needed) = (state.length, (state.length + tokens).div_ceil(PAGE));
         while state.pages.len() < needed {
-            state.pages.push(Arc::new(self.pages.take().ok_or_else(full)?));
+            state.pages.push(Arc::new(self.page_of_own()?));
         }
         let mut copies = Vec::new();
         for (index, page) in state.pages.iter_mut().enumerate().skip(length / PAGE) {
             if Arc::get_mut(page).is_none() {
                 // Only one can be shared, the one that the sequence has begun: nothing has changed yet.
-                let own = self.pages.take().ok_or_else(full)?;
-                for cache in &memory.caches {
-                    for all in [cache.keys, cache.values] {
-                        copies.push((self.page(all, page.index), self.page(all, own.index)));
-                    }
-                }
+                let own = self.page_of_own()?;
+                copies.extend(self.page_parts(memory, page.index).into_iter().zip(self.page_parts(memory, own.index)));
                 *page = Arc::new(own);
                 state.listed = state.listed.min(index);
             }
@@ -204,6 +214,21 @@ impl States {
             state.listed = state.pages.len();
         }
         Ok(())
+    }
+
+    fn page_of_own(&self) -> Result<Lease, BackendError> {
+        let full = || {
+            let pages = self.sizes.pages;
+            BackendError::Full(format!(
+                "all {pages} pages of the KV cache are in use, by sequences and the prefix cache"
+            ))
+        };
+        self.pages.take().ok_or_else(full)
+    }
+
+    /// Where a page lies: of each attention layer the keys, then the values.
+    pub(crate) fn page_parts(&self, memory: &Memory, index: u32) -> Vec<Range> {
+        memory.caches.iter().flat_map(|cache| [cache.keys, cache.values].map(|all| self.page(all, index))).collect()
     }
 
     fn page<T>(&self, all: Slice<T>, index: u32) -> Range {
@@ -229,7 +254,7 @@ impl States {
         let frozen = Frozen { length: state.length, pages, recurrent, made, returned };
         let copies: Vec<_> = current.iter().zip(parts(recurrent, &current)).map(|(&from, to)| (from, to)).collect();
         device.copy(&copies).map_err(|error| journal.failed(&error))?;
-        Ok(Snapshot(Arc::new(frozen)))
+        Ok(Snapshot(Held::Device(Arc::new(frozen))))
     }
 
     /// A new sequence that goes on from a snapshot.
@@ -238,14 +263,43 @@ impl States {
         device: &mut impl Device,
         memory: &Memory,
         journal: &mut Journal,
-        Snapshot(frozen): &Snapshot,
+        Snapshot(held): &Snapshot,
     ) -> Result<State, BackendError> {
+        let Held::Device(frozen) = held else {
+            return Err(BackendError::Device("the snapshot is still on its way from the disk".into()));
+        };
         journal.check(frozen.made, "the snapshot")?;
         let state = self.unset(frozen.length, frozen.pages.clone(), journal.now())?;
         let current = self.recurrent(memory, &state);
         let copies: Vec<_> = parts(frozen.recurrent, &current).into_iter().zip(current).collect();
         device.copy(&copies).map_err(|error| journal.failed(&error))?;
         Ok(state)
+    }
+
+    /// The snapshot that a read one will be: with the pages of what it builds on, and all else still to be set.
+    ///
+    /// # Errors
+    /// [`BackendError::Full`] if there are not enough pages, [`BackendError::Device`] if there is no memory.
+    pub(crate) fn unfilled(
+        &self,
+        device: &mut impl Device,
+        read: &Copied,
+        made: Moment,
+    ) -> Result<Frozen, BackendError> {
+        self.collect(device);
+        let mut pages = read.base.as_ref().map_or_else(Vec::new, |base| base.pages[..read.first].to_vec());
+        for _ in &read.pages {
+            pages.push(Arc::new(self.page_of_own()?));
+        }
+        let recurrent = device
+            .allocate(self.recurrent_bytes(), "a snapshot from disk")
+            .map_err(|error| BackendError::Device(error.to_string()))?;
+        Ok(Frozen { length: read.length, pages, recurrent, made, returned: Arc::clone(&self.returned) })
+    }
+
+    /// Bytes of keys and values of a page, of all layers.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        page_bytes(&self.shapes)
     }
 
     /// Bytes of a sequence's windows and states, one copy of them.
@@ -255,9 +309,12 @@ impl States {
     }
 
     /// What a snapshot holds: its recurrent states, and its pages.
-    pub(crate) fn pieces(&self, Snapshot(frozen): &Snapshot) -> Vec<Piece> {
-        let layers = self.shapes.count(LayerKind::Attention);
-        let page = (layers * 2 * PAGE * self.shapes.kv_size() * 2) as u64;
+    pub(crate) fn pieces(&self, Snapshot(held): &Snapshot) -> Vec<Piece> {
+        let page = self.page_bytes();
+        let frozen = match held {
+            Held::Device(frozen) => frozen,
+            Held::Host(copied) => return vec![Piece { id: Arc::as_ptr(copied) as u64, bytes: copied.bytes() }],
+        };
         // Addresses: no two things that live at the same time have one.
         let pages = frozen.pages.iter().map(|lease| Piece { id: Arc::as_ptr(lease) as u64, bytes: page });
         let recurrent = Piece { id: Arc::as_ptr(frozen) as u64, bytes: frozen.recurrent.bytes };
@@ -287,6 +344,11 @@ impl State {
         self.length += tokens;
         self.flip ^= 1;
     }
+}
+
+/// Keys and values of a page, of all layers.
+pub(crate) fn page_bytes(shapes: &Shapes) -> u64 {
+    (shapes.count(LayerKind::Attention) * 2 * PAGE * shapes.kv_size() * 2) as u64
 }
 
 /// Pieces of a buffer, one after another, of the sizes of `like`.

@@ -100,6 +100,41 @@ fn how_a_prompt_is_cut_changes_nothing() {
     }
 }
 
+/// Gone on with after a reply, drawn token by token, that ends anywhere: what follows, few rows or many, to the next grain and beyond,
+/// has nearly the logits of a text read in one go. `LILY_HELD` names other lengths, as `600`.
+#[test]
+fn going_on_from_any_length_is_near() {
+    let asked = std::env::var("LILY_HELD").unwrap_or("1,63,100".to_owned());
+    for held in asked.split(',').map(|held| held.parse::<usize>().expect("LILY_HELD: lengths, as 63,100")) {
+        let drawn = held.min(3);
+        let follows = if held == 1 { 20 } else { 64 - held % 64 + 12 };
+        let tokens = text(0, held + follows);
+        let (read, rest) = tokens.split_at(held);
+        let mut backend = gpu(held as u64, true);
+        let mut state = backend.create().expect("a slot");
+        if held > drawn {
+            run(&mut backend, &mut state, &read[..held - drawn], Want::Nothing);
+        }
+        for token in &read[held - drawn..] {
+            run(&mut backend, &mut state, &[*token], Want::Nothing);
+        }
+        // It stays, and shares its last page with what follows.
+        let kept = backend.snapshot(&state).expect("memory");
+        let mut resumed = backend.restore(&kept).expect("a slot");
+        let found = logits(&mut backend, &mut resumed, rest);
+        let mut whole = backend.create().expect("a slot");
+        run(&mut backend, &mut whole, read, Want::Nothing);
+        let expected = logits(&mut backend, &mut whole, rest);
+        let agreement = support::Agreement::new(&found, &expected, backend.description().logits);
+        println!("{held}: {agreement:?}");
+        assert!(
+            agreement.largest < 0.03 && agreement.mean < 0.001 && agreement.distance < 0.01,
+            "{held}: {agreement:?}"
+        );
+        assert!(agreement.clear > 0 && agreement.clear_equal == agreement.clear, "{held}: {agreement:?}");
+    }
+}
+
 #[test]
 fn a_batch_is_each_alone() {
     let prompts = [text(0, 40), text(100, 3), text(200, 70), text(300, 1), text(400, 12)];

@@ -252,6 +252,9 @@ fn what_a_failure_took_is_refused() {
     assert!(backend.restore(&lost).is_ok(), "its copy had been waited for");
     let error = backend.restore(&late).map(|_| ()).expect_err("its copy was never made");
     assert!(matches!(&error, BackendError::Device(message) if message.contains("lost")), "{error}");
+    let error = backend.fetch(&late, 0).map(|_| ()).expect_err("nor can it be written to disk");
+    assert!(error.to_string().contains("lost"), "{error}");
+    assert!(backend.fetch(&lost, 0).is_ok(), "that one can");
     assert!(draw(&mut backend, &mut idle).is_ok(), "it was cleared before");
     let mut again = backend.restore(&sound).expect("a slot");
     assert_eq!(next(&mut backend, &mut again, &[first], 1).expect("sound"), second);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use lily_backend::MemoryPlan;
 use lily_chat::Tokenizer;
 use lily_checkpoint::{Checkpoint, Experts, Matrices, Mixer, Source};
@@ -57,6 +57,14 @@ impl CacheSize {
 
 fn least(plan: &MemoryPlan, available: u64) -> u64 {
     available.saturating_sub(plan.weights + plan.workspace) / LEAST_SHARE
+}
+
+/// Refuses a directory for a cache that has no memory: what is on disk goes through it.
+pub(crate) fn has_memory(plan: &MemoryPlan) -> Result<()> {
+    if plan.cache == 0 {
+        bail!("--cache-dir needs a prefix cache in memory, and there is none: give --cache a size");
+    }
+    Ok(())
 }
 
 /// The engine's side of it: in memory as planned, and on `disk` if given, a directory and the bytes it may take. The

@@ -126,11 +126,6 @@ impl Device {
         }
     }
 
-    /// Whether what its sequences hold can be kept on disk.
-    pub(crate) fn keeps_on_disk(self) -> bool {
-        self == Self::Cpu
-    }
-
     /// Whose memory a plan has to fit in.
     pub(crate) fn memory_name(self) -> &'static str {
         match self {

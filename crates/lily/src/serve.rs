@@ -5,16 +5,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use lily_checkpoint::Source;
 use lily_engine::Engine;
 use lily_server::{App, Config, Defaults};
 use tokio::net::{TcpListener, lookup_host};
 use tracing_subscriber::EnvFilter;
 
-use crate::cache::CacheSize;
+use crate::cache::{self, CacheSize};
 use crate::cli::ServeArgs;
-use crate::device::DeviceChoice;
 use crate::load::{self, Model};
 use crate::preset::Preset;
 use crate::terminal::tell;
@@ -51,22 +50,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     if model.source == Source::Embedded && !colours {
         load::tell_embedded();
     }
-    let mut disk = args.cache_dir.clone().map(|directory| (directory, args.cache_disk));
-    if disk.is_some() && args.model.device == DeviceChoice::Auto && !model.device.keeps_on_disk() {
-        let device = model.device.name();
-        tell(format_args!(
-            "note: {device} cannot keep its prefix cache on disk yet, so --cache-dir is left out; --device cpu can"
-        ));
-        disk = None;
-    }
+    let disk = args.cache_dir.clone().map(|directory| (directory, args.cache_disk));
     if let Some((directory, _)) = &disk {
-        if model.plan.cache == 0 {
-            bail!("--cache-dir needs a prefix cache in memory, and there is none: give --cache a size");
-        }
-        if !model.device.keeps_on_disk() {
-            let device = model.device.name();
-            bail!("--cache-dir: --device {device} cannot keep its prefix cache on disk yet; leave the option out");
-        }
+        cache::has_memory(&model.plan)?;
         std::fs::create_dir_all(directory).with_context(|| format!("--cache-dir {}", directory.display()))?;
     }
     let on_disk = disk.is_some();

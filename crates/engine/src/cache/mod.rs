@@ -20,8 +20,9 @@
 //!
 //! Of a prompt whose snapshots would take more than half of the memory there are fewer, by doubling both distances.
 //!
-//! A backend whose results depend on how prompts are cut gets snapshots only at multiples of its chunk, and none of states
-//! that have read generated tokens: elsewhere a resumed sequence would be cut differently from a fresh one.
+//! Of a prompt, a backend whose results depend on how prompts are cut ([`lily_backend::Description::grain`]) gets snapshots only at
+//! multiples of its grain: going on from there gives the bits of a fresh reading. The end of a reply is kept wherever it is: what
+//! follows then has other bits, as near the model's, but the reply need not be read again, which is what chats and agents wait for.
 //!
 //! # What they take
 //! [`bytes`](CacheOptions::bytes) bounds all pieces of memory that snapshots hold, each counted once, the runs of tokens,
@@ -42,6 +43,9 @@
 //! wait is not written, unless it is still the last one used when one of them is done, and after a write that failed the next
 //! ones are left out, each time twice as many. Files are removed least recently used first, never one that another builds on.
 //! A request waits for the disk, up to [`DiskOptions::patience`]. `disk` has the format, `tier` the book-keeping.
+//!
+//! The disk's threads reach no GPU: what they write is fetched from there before, what they have read is brought there after, by the
+//! engine's thread, some milliseconds of it between two steps (`tier/ferry`).
 
 mod disk;
 mod ledger;
@@ -129,6 +133,8 @@ pub(crate) struct Cache<S> {
     in_use: Ledger,
     /// Bytes that are being read from disk.
     arriving: u64,
+    /// Bytes into which snapshots are being copied for the disk.
+    leaving: u64,
     /// Snapshots in memory, the least recently used first.
     order: BTreeMap<u64, Id>,
     clock: u64,
@@ -145,6 +151,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             ledger: Ledger::default(),
             in_use: Ledger::default(),
             arriving: 0,
+            leaving: 0,
             order: BTreeMap::new(),
             clock: 0,
             tier: None,
@@ -154,12 +161,13 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
 
     /// Bytes that its memory takes.
     fn bytes(&self) -> u64 {
-        self.ledger.bytes() + self.arriving + self.tree.bytes()
+        self.ledger.bytes() + self.arriving + self.leaving + self.tree.bytes()
     }
 
     /// Whether so many bytes more can be had beside what cannot be let go. Of the tree some could be, but seldom much.
     fn has_room(&self, bytes: u64) -> bool {
-        (self.in_use.bytes() + self.arriving + self.tree.bytes()).saturating_add(bytes) <= self.options.bytes
+        (self.in_use.bytes() + self.arriving + self.leaving + self.tree.bytes()).saturating_add(bytes)
+            <= self.options.bytes
     }
 
     /// Whether so many bytes more can be had without letting anything go.

@@ -14,7 +14,7 @@ pub(crate) struct Places {
     pub(crate) interval: usize,
     /// Fewer tokens than these between two are not worth a snapshot.
     pub(crate) spacing: usize,
-    /// Snapshots are only right at multiples of this, [`lily_backend::Description::grain`].
+    /// Of a prompt, snapshots are taken at multiples of this, [`lily_backend::Description::grain`].
     pub(crate) grain: usize,
     /// The most that are taken of one prompt, but at least those at its end.
     pub(crate) most: usize,
@@ -121,12 +121,12 @@ mod tests {
         #[test]
         fn always_in_order_and_never_the_whole_prompt(
             begins in prop::collection::vec(0usize..600, 0..20),
+            // A reply ends anywhere.
             (length, from) in (1usize..600).prop_flat_map(|length| (Just(length), 0..length)),
             grain in prop::sample::select(vec![1usize, 10, 50]),
             most in 1usize..10,
         ) {
             let places = Places { grain, most, ..places() };
-            let from = from / grain * grain;
             let stops = places.stops(&prompt(length, &begins), from);
             prop_assert!(stops.is_sorted_by(|a, b| a < b));
             prop_assert!(stops.iter().all(|&stop| stop > from && stop < length && stop.is_multiple_of(grain)));

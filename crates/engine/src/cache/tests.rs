@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use lily_backend::{Archive, Piece};
+use lily_backend::{Archive, BackendError, Piece};
 use proptest::prelude::*;
 
+use super::tier::ferry::Carrier;
 use super::{Cache, CacheOptions, DiskOptions, Found, Lasts, Reading};
 
 const STATE: u64 = 3000;
@@ -19,6 +20,8 @@ struct Frozen {
     number: u64,
     length: usize,
     pages: Vec<u64>,
+    /// Bytes of a copy on its way to the disk.
+    copied: Option<u64>,
 }
 
 type Snapshot = Arc<Frozen>;
@@ -26,7 +29,7 @@ type Snapshot = Arc<Frozen>;
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 fn frozen(length: usize, pages: Vec<u64>) -> Snapshot {
-    Arc::new(Frozen { number: NUMBERS.fetch_add(1, Ordering::Relaxed), length, pages })
+    Arc::new(Frozen { number: NUMBERS.fetch_add(1, Ordering::Relaxed), length, pages, copied: None })
 }
 
 fn snapshot(tokens: &[u32]) -> Snapshot {
@@ -37,14 +40,63 @@ fn snapshot(tokens: &[u32]) -> Snapshot {
 }
 
 fn pieces(snapshot: &Snapshot) -> Vec<Piece> {
+    if let Some(bytes) = snapshot.copied {
+        return vec![Piece { id: snapshot.number, bytes }];
+    }
     let state = Piece { id: snapshot.number, bytes: STATE };
     let page = |&hash: &u64| Piece { id: hash | 1 << 63, bytes: PAGE_BYTES };
     std::iter::once(state).chain(snapshot.pages.iter().map(page)).collect()
 }
 
-/// A disk that can be stopped: then nothing is read or written.
+/// A disk that can be stopped: then nothing is read or written. What goes there is copied before, if it is `far`.
 #[derive(Clone, Default)]
-struct Gate(Arc<(Mutex<bool>, Condvar)>);
+struct Gate(Arc<(Mutex<bool>, Condvar)>, Far);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Far(bool);
+
+/// The way there and back: of a far one in two steps.
+#[derive(Default)]
+struct Way {
+    far: Far,
+    fetching: Option<u64>,
+    adopting: Option<u64>,
+}
+
+impl Far {
+    fn step(self, under_way: &mut Option<u64>, number: u64) -> bool {
+        let arrives = self == Self(false) || under_way.take() == Some(number);
+        *under_way = (!arrives).then_some(number);
+        arrives
+    }
+}
+
+impl Carrier<Snapshot> for Way {
+    fn fetch(&mut self, snapshot: &Snapshot, from: usize) -> Result<Option<Snapshot>, BackendError> {
+        if !self.far.step(&mut self.fetching, snapshot.number) {
+            return Ok(None);
+        }
+        if self.far == Far(false) {
+            return Ok(Some(snapshot.clone()));
+        }
+        let Frozen { length, ref pages, .. } = **snapshot;
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let copied = Some(transit(from, length));
+        Ok(Some(Arc::new(Frozen { number, length, pages: pages.clone(), copied })))
+    }
+
+    fn adopt(&mut self, read: &Snapshot) -> Result<Option<Snapshot>, BackendError> {
+        Ok(self.far.step(&mut self.adopting, read.number).then(|| read.clone()))
+    }
+
+    fn pieces(&self, snapshot: &Snapshot) -> Vec<Piece> {
+        pieces(snapshot)
+    }
+}
+
+fn transit(from: usize, to: usize) -> u64 {
+    STATE + (to / PAGE - from / PAGE) as u64 * PAGE_BYTES
+}
 
 impl Gate {
     fn stop(&self, stopped: bool) {
@@ -82,6 +134,10 @@ impl Archive<Snapshot> for Gate {
 
     fn memory_bytes(&self, length: usize) -> u64 {
         STATE + (length / PAGE) as u64 * PAGE_BYTES
+    }
+
+    fn transit_bytes(&self, from: usize, to: usize) -> u64 {
+        if self.1.0 { transit(from, to) } else { 0 }
     }
 
     fn write_history(&self, snapshot: &Snapshot, from: usize, to: &mut dyn Write) -> io::Result<()> {
@@ -132,10 +188,11 @@ fn keep(cache: &mut Cache<Snapshot>, tokens: &[u32], lasts: Lasts) {
 }
 
 /// Waits until the disk has nothing more to do.
-fn settle(cache: &mut Cache<Snapshot>) {
+fn settle(cache: &mut Cache<Snapshot>, far: Far) {
     let began = Instant::now();
+    let mut way = Way { far, ..Way::default() };
     loop {
-        cache.poll(pieces);
+        cache.carry(&mut way);
         let tier = cache.tier.as_ref().expect("a tier");
         if tier.is_idle() {
             break;
@@ -179,10 +236,12 @@ proptest! {
 
     /// The cap holds after every call, with a stopped disk and while reading; and all is accounted for at the end.
     #[test]
-    fn the_cap_holds(acts in prop::collection::vec(act(), 1..60), cap in 2000u64..40_000, disk in 500u64..20_000) {
+    fn the_cap_holds(acts in prop::collection::vec(act(), 1..60), cap in 2000u64..40_000, disk in 500u64..20_000, far in any::<bool>()) {
         let directory = tempfile::tempdir().expect("a directory");
-        let gate = Gate::default();
+        let far = Far(far);
+        let gate = Gate(Arc::default(), far);
         for _life in 0..2 {
+            let mut way = Way { far, ..Way::default() };
             let mut cache = cache(directory.path(), &gate, cap, disk);
             let _opens = Opens(gate.clone());
             prop_assert!(cache.bytes() <= cap);
@@ -204,22 +263,23 @@ proptest! {
                             Found::Nothing => {}
                         }
                     }
-                    Act::Poll => cache.poll(pieces),
+                    Act::Poll => drop(cache.carry(&mut way)),
                     Act::Stop(stopped) => gate.stop(stopped),
                     Act::LetGo => drop(cache.let_one_go()),
                     Act::Settle => {
                         gate.stop(false);
-                        settle(&mut cache);
+                        settle(&mut cache, far);
                     }
                 }
                 prop_assert!(cache.bytes() <= cap, "{} of {cap} after {act:?}", cache.bytes());
                 prop_assert!(cache.stats().disk_bytes <= disk);
             }
             gate.stop(false);
-            settle(&mut cache);
+            settle(&mut cache, far);
             prop_assert!(cache.bytes() <= cap);
             while cache.let_one_go() {}
-            prop_assert_eq!((cache.ledger.bytes(), cache.in_use.bytes(), cache.arriving), (0, 0, 0));
+            let left = (cache.ledger.bytes(), cache.in_use.bytes(), cache.arriving, cache.leaving);
+            prop_assert_eq!(left, (0, 0, 0, 0));
             prop_assert_eq!(cache.stats().disk_errors, 0);
         }
     }
@@ -235,7 +295,7 @@ fn reads_at_once_do_not_push_each_other_out() {
         let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
         for name in 0..3 {
             keep(&mut cache, &text(name, 100), Lasts::OnDisk);
-            settle(&mut cache);
+            settle(&mut cache, Far(false));
         }
     }
     let mut cache = cache(directory.path(), &gate, 2 * each + 6000, 1 << 20);
@@ -250,12 +310,12 @@ fn reads_at_once_do_not_push_each_other_out() {
     assert_eq!(ids.map(|id| cache.read(id)), [Reading::UnderWay, Reading::UnderWay, Reading::NoRoomNow]);
     assert_eq!(cache.read(ids[0]), Reading::UnderWay, "once");
     gate.stop(false);
-    settle(&mut cache);
+    settle(&mut cache, Far(false));
     for name in [0, 1] {
         assert!(matches!(cache.find(&text(name, 101), true), Found::Memory(100, _)), "{name}");
     }
     assert_eq!(cache.read(ids[2]), Reading::UnderWay);
-    settle(&mut cache);
+    settle(&mut cache, Far(false));
     assert!(matches!(cache.find(&text(2, 101), true), Found::Memory(100, _)));
 }
 
@@ -278,6 +338,34 @@ fn a_shared_beginning_is_used_with_what_builds_on_it() {
     assert_eq!(cache.find(&conversation(7, 60), false).length(), 40);
 }
 
+/// What is copied for the disk counts from the moment it is to be, and frees the original when it is.
+#[test]
+fn a_copy_for_the_disk_counts_and_frees_its_original() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let _opens = Opens(gate.clone());
+    gate.stop(true);
+    let tokens = text(0, 100);
+    keep(&mut cache, &tokens, Lasts::OnDisk);
+    let (own, copy) = (STATE + 6 * PAGE_BYTES, transit(0, 100));
+    assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
+    let mut way = Way { far: Far(true), ..Way::default() };
+    assert!(cache.carry(&mut way), "the first of two steps");
+    assert!(cache.let_one_go());
+    assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy, "it is still being copied");
+    assert!(!cache.carry(&mut way));
+    assert_eq!(cache.bytes() - cache.tree.bytes(), copy, "the disk has what it needs");
+    gate.stop(false);
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.bytes() - cache.tree.bytes(), 0);
+    let Found::Disk(100, id) = cache.find(&text(0, 101), true) else { panic!("it is gone") };
+    assert_eq!(cache.read(id), Reading::UnderWay);
+    assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.bytes() - cache.tree.bytes(), own);
+}
+
 /// The same tokens are given up and written again before the first write is known to have ended: the file stays.
 #[test]
 fn a_file_that_is_written_twice_stays() {
@@ -292,13 +380,13 @@ fn a_file_that_is_written_twice_stays() {
     cache.drop_file(id);
     cache.keep_on_disk(id, &tokens);
     gate.stop(false);
-    settle(&mut cache);
+    settle(&mut cache, Far(false));
     let stats = cache.stats();
     assert_eq!((stats.disk_writes, stats.disk_snapshots, stats.disk_errors), (2, 1, 0));
     while cache.let_one_go() {}
     let Found::Disk(100, id) = cache.find(&text(0, 101), true) else { panic!("it is gone") };
     assert_eq!(cache.read(id), Reading::UnderWay);
-    settle(&mut cache);
+    settle(&mut cache, Far(false));
     assert!(matches!(cache.find(&text(0, 101), true), Found::Memory(100, _)));
 }
 

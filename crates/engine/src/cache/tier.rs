@@ -1,8 +1,9 @@
 //! The book-keeping of what is on disk. The files form a forest: each but the first of a chain builds on its parent's.
 
 mod done;
+pub(super) mod ferry;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -36,6 +37,14 @@ struct Arriving {
     base: Vec<Piece>,
 }
 
+/// What a read has brought, on its way to the backend.
+struct Incoming<S> {
+    id: Id,
+    read: S,
+    /// What it builds on.
+    base: Option<S>,
+}
+
 /// What came of the wish to read a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
@@ -59,11 +68,15 @@ pub(super) struct Tier<S> {
     files: HashSet<Id>,
     /// Files of other models, the least recently used last.
     strangers: Vec<Stranger>,
-    /// Snapshots that wait to be written.
+    /// Snapshots that are to be fetched from the backend and then written; the first of them is being fetched.
+    outgoing: VecDeque<Write<S>>,
+    /// Snapshots that have been read and go to the backend; the first of them is on its way.
+    incoming: VecDeque<Incoming<S>>,
+    /// Snapshots that wait to be written, the outgoing among them.
     waiting: usize,
     /// And their keys, each as often as it is among them.
     keys: HashMap<Key, u32>,
-    /// Snapshots that are being read.
+    /// Snapshots that are being read, the incoming among them.
     reading: HashMap<Id, Arriving>,
     /// Writes so far.
     writes: u64,
@@ -92,7 +105,7 @@ impl<S> Tier<S> {
 }
 
 impl<S: Clone + Send + Sync + 'static> Cache<S> {
-    /// Adds the second tier with what is in its directory. `wake` is called whenever [`poll`](Self::poll) has something
+    /// Adds the second tier with what is in its directory. `wake` is called whenever [`carry`](Self::carry) has something
     /// to do; `grain` is that of [`super::Places`].
     ///
     /// # Errors
@@ -118,6 +131,8 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             bytes: strangers.iter().map(|stranger| stranger.bytes).sum(),
             files: HashSet::new(),
             strangers,
+            outgoing: VecDeque::new(),
+            incoming: VecDeque::new(),
             waiting: 0,
             keys: HashMap::new(),
             reading: HashMap::new(),
@@ -237,7 +252,8 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             return;
         }
         // What waits to be written cannot be let go: of several together there is never more than half.
-        let pinned = self.in_use.missing(&held.pieces);
+        let transit = tier.archive.transit_bytes(from, tokens.len());
+        let pinned = self.in_use.missing(&held.pieces) + transit;
         let crowded = tier.waiting > 0 && self.in_use.bytes() + pinned > self.options.bytes / 2;
         if crowded || !self.has_room(pinned) {
             return;
@@ -272,10 +288,12 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         let number = tier.writes;
         self.ledger.add(&pieces);
         self.in_use.add(&pieces);
+        self.leaving += transit;
         self.add_file(id, header.clone(), parent, Some(number));
-        if let Some(tier) = &self.tier {
-            tier.disk.write(Write { id, number, header, tokens: tokens[from..].to_vec(), snapshot, pieces });
+        if let Some(tier) = &mut self.tier {
+            tier.outgoing.push_back(Write { id, number, header, tokens: tokens[from..].to_vec(), snapshot, pieces });
         }
+        self.make_room(0);
     }
 
     /// Removes files until so many bytes more fit; false if they cannot. `keep` stays, and so does what it builds on.
@@ -373,7 +391,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         // What comes before the first of them is the base's.
         let from = files.first().map_or(0, |(_, header)| header.from as usize);
         let shared = tier.archive.memory_bytes(from).saturating_sub(tier.archive.memory_bytes(0));
-        let bytes = tier.archive.memory_bytes(length).saturating_sub(shared);
+        let bytes = tier.archive.memory_bytes(length).saturating_sub(shared) + tier.archive.transit_bytes(from, length);
         if !self.has_room(bytes + self.in_use.missing(&pieces)) {
             let busy = tier.waiting > 0 || !tier.reading.is_empty();
             return if busy { Reading::NoRoomNow } else { Reading::NoRoom };

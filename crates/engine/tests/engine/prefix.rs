@@ -280,24 +280,37 @@ fn a_lost_snapshot_is_forgotten() {
     assert!(stats.snapshots <= before && stats.evictions == 0, "{stats:?}");
 }
 
-/// Where chunks change the bits, a request goes on only where a fresh one would be cut.
+/// Where chunks change the bits, a prompt is cut and kept after whole grains; a reply's end is kept wherever it is.
 #[test]
-fn a_backend_that_depends_on_chunks_resumes_at_their_ends() {
+fn a_backend_that_depends_on_chunks_resumes_at_their_ends_and_at_replies() {
     let script = Script::default();
     let engine = script.uniform_engine(Options { prefill_chunk: 64, ..roomy() });
     let mut conversation = system();
+    let mut held = 0;
     for turn in 0..5 {
         conversation.extend(message(&prompt(20 + turn, 45)));
         conversation.extend([BEGIN, 5]);
         let (generated, usage) = ask(&engine, conversation.clone(), 25);
-        assert!(usage.cached_tokens.is_multiple_of(64));
-        assert!(turn == 0 || usage.cached_tokens + 64 + 80 > conversation.len(), "{usage:?}");
+        assert_eq!(usage.cached_tokens, held, "turn {turn}");
+        held = conversation.len() + usage.completion_tokens - 1;
         conversation.extend(&generated);
         conversation.push(END);
     }
-    for part in script.calls().iter().flatten() {
-        let whole = part.start + part.tokens;
-        assert!(part.tokens == 1 || part.start.is_multiple_of(64), "{part:?}");
-        assert!(whole.div_ceil(64) == part.start / 64 + 1 || part.tokens == 1, "{part:?}");
+    // One that leaves the conversation before its first reply.
+    let mut other = conversation[..200].to_vec();
+    other.extend(message(&prompt(40, 200)));
+    let begun = script.calls().len();
+    let cached = ask(&engine, other.clone(), 1).1.cached_tokens;
+    assert!(cached.is_multiple_of(64) && cached > 0, "{cached}");
+    let ends: Vec<usize> = script.calls()[begun..].iter().flatten().map(|part| part.start + part.tokens).collect();
+    assert_eq!(ends.last(), Some(&other.len()));
+    // Every part of a prompt but its last ends after a whole grain, wherever it began.
+    for call in script.calls().windows(2) {
+        for part in call[0].iter().filter(|part| part.tokens > 1) {
+            let goes_on = call[1].iter().any(|next| next.start == part.start + part.tokens && next.tokens > 1);
+            assert!(!goes_on || (part.start + part.tokens).is_multiple_of(64), "{part:?}");
+        }
     }
+    let parts: Vec<_> = script.calls().into_iter().flatten().collect();
+    assert!(parts.iter().any(|part| part.tokens > 1 && !part.start.is_multiple_of(64)), "none began at a reply's end");
 }

@@ -11,7 +11,7 @@ use lily_cpu::Simd;
 use serde_json::json;
 use sysinfo::System;
 
-use crate::cache::CacheSize;
+use crate::cache::{self, CacheSize};
 use crate::cli::{ModelArgs, ServeArgs};
 use crate::device::Device;
 use crate::doctor::port::Running;
@@ -60,6 +60,9 @@ pub(super) fn memory(
 ) -> Result<(Finding, MemoryPlan)> {
     let weights = checkpoint.weights.summary().bytes();
     let plan = plan(&checkpoint.config, weights, serve.model.max_context, serve.parallel, device, cache)?;
+    if serve.cache_dir.is_some() {
+        cache::has_memory(&plan)?;
+    }
     let mut system = System::new().context("this machine's memory cannot be told")?;
     system.refresh_memory();
     let (whole, free) = (machine_memory()?, system.available_memory());

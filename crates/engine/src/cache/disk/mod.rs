@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use lily_backend::{Archive, Piece};
+use lily_backend::{Archive, BackendError, Piece};
 
 use super::tree::Id;
 pub(crate) use file::{Fault, Header, Key, NO_PARENT, VERSION, key};
@@ -65,6 +65,9 @@ pub(crate) enum WriteFailure {
     /// The file that it builds on is gone; without it this one would be of no use.
     #[error("the file that it builds on is gone")]
     NoParent,
+    /// It could not be fetched from the backend.
+    #[error(transparent)]
+    NotFetched(BackendError),
     /// The disk is full, for example.
     #[error("{file}: {error}")]
     Own {

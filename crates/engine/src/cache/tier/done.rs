@@ -2,7 +2,7 @@
 
 use lily_backend::Piece;
 
-use super::Arriving;
+use super::{Arriving, Incoming};
 use crate::cache::disk::{Done, Header, Key, WriteFailure};
 use crate::cache::tree::Id;
 use crate::cache::{Cache, Lasts};
@@ -11,13 +11,10 @@ use crate::cache::{Cache, Lasts};
 const MOST_DOUBLINGS: u32 = 6;
 
 impl<S: Clone + Send + Sync + 'static> Cache<S> {
-    /// Takes in what the disk's threads have done; `pieces` is the backend's.
-    pub(crate) fn poll(&mut self, pieces: impl Fn(&S) -> Vec<Piece>) {
+    /// Takes in what the disk's threads have done.
+    pub(super) fn poll(&mut self) {
         let done = self.tier.as_ref().map_or_else(Vec::new, |tier| tier.disk.done());
         for done in done {
-            if let Some(tier) = &mut self.tier {
-                tier.done += 1;
-            }
             match done {
                 Done::Written { id, number, header, snapshot, pieces, result } => {
                     self.ledger.remove(&pieces);
@@ -25,35 +22,43 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
                     drop(snapshot);
                     self.written(id, number, &header, result);
                 }
-                Done::Read { id, base, result } => {
-                    let arriving = self.tier.as_mut().and_then(|tier| tier.reading.remove(&id));
-                    let Arriving { bytes, base: pieces_of_base } =
-                        arriving.unwrap_or(Arriving { bytes: 0, base: Vec::new() });
-                    self.arriving -= bytes;
-                    match result {
-                        Ok(snapshot) => {
-                            self.stats.disk_reads += 1;
-                            let pieces = pieces(&snapshot);
-                            self.hold(id, snapshot, pieces, Lasts::OnDisk);
-                        }
-                        Err(failure) => {
-                            self.stats.disk_errors += 1;
-                            if let Some(useless) = failure {
-                                self.drop_file(useless);
-                            }
-                        }
+                Done::Read { id, base, result: Ok(read) } => {
+                    if let Some(tier) = &mut self.tier {
+                        tier.incoming.push_back(Incoming { id, read, base });
                     }
-                    self.ledger.remove(&pieces_of_base);
-                    self.in_use.remove(&pieces_of_base);
-                    drop(base);
-                    self.make_room(0);
+                }
+                Done::Read { id, base, result: Err(failure) } => {
+                    self.stats.disk_errors += 1;
+                    self.arrived(id, base, None);
+                    if let Some(useless) = failure {
+                        self.drop_file(useless);
+                    }
                 }
             }
         }
     }
 
+    /// Ends a read that was built on `base`, with what came of it.
+    pub(super) fn arrived(&mut self, id: Id, base: Option<S>, snapshot: Option<(S, Vec<Piece>)>) {
+        let Some(tier) = &mut self.tier else { return };
+        tier.done += 1;
+        let Arriving { bytes, base: pieces_of_base } =
+            tier.reading.remove(&id).unwrap_or(Arriving { bytes: 0, base: Vec::new() });
+        self.arriving -= bytes;
+        if let Some((snapshot, pieces)) = snapshot {
+            self.hold(id, snapshot, pieces, Lasts::OnDisk);
+        }
+        self.ledger.remove(&pieces_of_base);
+        self.in_use.remove(&pieces_of_base);
+        drop(base);
+        self.make_room(0);
+    }
+
     /// Takes in what came of the write of that number.
-    fn written(&mut self, id: Id, number: u64, header: &Header, result: Result<(), WriteFailure>) {
+    pub(super) fn written(&mut self, id: Id, number: u64, header: &Header, result: Result<(), WriteFailure>) {
+        if let Some(tier) = &mut self.tier {
+            tier.done += 1;
+        }
         let again = self.count_write(&header.key);
         let own = self.tree.get_mut(id).and_then(|entry| entry.disk.as_mut());
         let own = own.filter(|on_disk| on_disk.writing == Some(number));

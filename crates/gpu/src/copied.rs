@@ -1,0 +1,138 @@
+//! Snapshots in the host's memory, on their way to the disk or from it, and as bytes there: the history is whole pages, the state
+//! the recurrent states and windows of all layers, as they lie on the device. All devices are little-endian, as is every machine
+//! that they are in.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use lily_backend::Archive;
+
+use crate::device::Tiles;
+use crate::shapes::{PAGE, Shapes};
+use crate::state::{Frozen, Held, Snapshot};
+
+/// Counts changes of the format and of what the numbers in it mean, the order within a recurrent state for example.
+const VERSION: u32 = 1;
+
+/// A snapshot, or some of one, in the host's memory.
+pub(crate) struct Copied {
+    pub(crate) length: usize,
+    /// How many pages come before those here.
+    pub(crate) first: usize,
+    /// Has them, of one that was read.
+    pub(crate) base: Option<Arc<Frozen>>,
+    /// Keys and values of a page each: of all layers the keys, then the values, `[kv_heads][64][256]`.
+    pub(crate) pages: Vec<Arc<Vec<u8>>>,
+    /// Window, then state, of all DeltaNet layers; empty as long as it has not been read.
+    pub(crate) recurrent: Vec<u8>,
+}
+
+impl Copied {
+    /// What it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        let pages: usize = self.pages.iter().map(|page| page.len()).sum();
+        (pages + self.recurrent.len()) as u64
+    }
+}
+
+/// The [`Archive`] of a GPU's snapshots.
+pub(crate) struct Bytes {
+    format: String,
+    page: u64,
+    recurrent: u64,
+}
+
+impl Bytes {
+    /// That of the device of this name. Its bits may be no other's, nor those of another driver or other tiles.
+    pub(crate) fn new(device: &str, tiles: Tiles, shapes: &Shapes, page: u64, recurrent: u64) -> Self {
+        Self { format: format!("gpu {VERSION}, {device}, {tiles:?}, pages of {PAGE}, {shapes:?}"), page, recurrent }
+    }
+
+    fn pages(from: usize, to: usize) -> u64 {
+        (to.div_ceil(PAGE) - from / PAGE) as u64
+    }
+}
+
+fn fetched(snapshot: &Snapshot) -> io::Result<&Copied> {
+    match &snapshot.0 {
+        Held::Host(copied) => Ok(copied),
+        Held::Device(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "the snapshot was not fetched")),
+    }
+}
+
+/// As many bytes of the reader's.
+fn read(count: u64, from: &mut dyn Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(count as usize).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    bytes.resize(count as usize, 0);
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Archive<Snapshot> for Bytes {
+    fn format(&self) -> String {
+        self.format.clone()
+    }
+
+    fn history_bytes(&self, from: usize, to: usize) -> u64 {
+        Self::pages(from, to) * self.page
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.recurrent
+    }
+
+    fn memory_bytes(&self, length: usize) -> u64 {
+        self.history_bytes(0, length) + self.recurrent
+    }
+
+    fn transit_bytes(&self, from: usize, to: usize) -> u64 {
+        self.history_bytes(from, to) + self.recurrent
+    }
+
+    fn write_history(&self, snapshot: &Snapshot, from: usize, to: &mut dyn Write) -> io::Result<()> {
+        let copied = fetched(snapshot)?;
+        let Some(skipped) = (from / PAGE).checked_sub(copied.first) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the snapshot was fetched from a later token on"));
+        };
+        copied.pages.iter().skip(skipped).try_for_each(|page| to.write_all(page))
+    }
+
+    fn write_state(&self, snapshot: &Snapshot, to: &mut dyn Write) -> io::Result<()> {
+        to.write_all(&fetched(snapshot)?.recurrent)
+    }
+
+    fn read_history(
+        &self,
+        onto: Option<&Snapshot>,
+        from: usize,
+        to: usize,
+        bytes: &mut dyn Read,
+    ) -> io::Result<Snapshot> {
+        let held = onto.map_or(0, Snapshot::length);
+        if held < from || to < from {
+            let problem = format!("tokens {from}..{to} cannot follow {held}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
+        let kept = from / PAGE;
+        let (base, first, mut pages) = match onto.map(|onto| &onto.0) {
+            None => (None, 0, Vec::new()),
+            Some(Held::Device(frozen)) => (Some(Arc::clone(frozen)), kept, Vec::new()),
+            Some(Held::Host(onto)) => {
+                let first = onto.first.min(kept);
+                (onto.base.clone(), first, onto.pages[..kept - first].to_vec())
+            }
+        };
+        for _ in 0..Self::pages(from, to) {
+            pages.push(Arc::new(read(self.page, bytes)?));
+        }
+        Ok(Snapshot(Held::Host(Arc::new(Copied { length: to, first, base, pages, recurrent: Vec::new() }))))
+    }
+
+    fn read_state(&self, history: Snapshot, bytes: &mut dyn Read) -> io::Result<Snapshot> {
+        let Copied { length, first, base, pages, .. } = fetched(&history)?;
+        let (base, pages) = (base.clone(), pages.clone());
+        let recurrent = read(self.recurrent, bytes)?;
+        Ok(Snapshot(Held::Host(Arc::new(Copied { length: *length, first: *first, base, pages, recurrent }))))
+    }
+}

@@ -1,0 +1,149 @@
+//! Snapshots between the device and the host's memory, a part at a time: sequences that run wait for no more than that.
+
+use std::sync::Arc;
+
+use lily_backend::BackendError;
+
+use crate::copied::Copied;
+use crate::device::Device;
+use crate::journal::Moment;
+use crate::runner::Runner;
+use crate::shapes::{HEAD, PAGE};
+use crate::state::{Frozen, Held, Snapshot, States};
+
+/// A part is one in so many of the recurrent states, 8 MiB at the 35B, or the page that ends it: some milliseconds of copying.
+const PARTS: u64 = 8;
+
+/// What is on its way; one snapshot in each direction.
+#[derive(Default)]
+pub(crate) struct Ferry {
+    leaving: Option<Leaving>,
+    arriving: Option<Arriving>,
+}
+
+struct Leaving {
+    frozen: Arc<Frozen>,
+    /// As far as it has come.
+    copied: Copied,
+}
+
+struct Arriving {
+    read: Arc<Copied>,
+    /// As far as it has come.
+    frozen: Frozen,
+    pages: usize,
+    recurrent: u64,
+    began: Moment,
+}
+
+impl Ferry {
+    /// Copies a part of a snapshot, from token `from` on, to the host; gives it when all is there.
+    pub(crate) fn fetch<D: Device>(
+        &mut self,
+        runner: &mut Runner<D>,
+        states: &States,
+        snapshot: &Snapshot,
+        from: usize,
+    ) -> Result<Option<Snapshot>, BackendError> {
+        let Held::Device(frozen) = &snapshot.0 else { return Ok(Some(snapshot.clone())) };
+        let first = from / PAGE;
+        let is_this = |leaving: &Leaving| Arc::ptr_eq(&leaving.frozen, frozen) && leaving.copied.first == first;
+        let mut leaving = match self.leaving.take().filter(is_this) {
+            Some(leaving) => leaving,
+            None => {
+                runner.settle(frozen.made)?;
+                runner.journal.check(frozen.made, "the snapshot")?;
+                let recurrent = Vec::with_capacity(frozen.recurrent.bytes as usize);
+                let (length, pages) = (frozen.length, Vec::new());
+                Leaving { frozen: Arc::clone(frozen), copied: Copied { length, first, base: None, pages, recurrent } }
+            }
+        };
+        // Nobody writes to what a snapshot holds: a sequence that shares its last page takes a copy of it first.
+        let Copied { pages, recurrent, length, .. } = &mut leaving.copied;
+        let mut left = frozen.recurrent.bytes.div_ceil(PARTS);
+        let missing = frozen.recurrent.bytes - recurrent.len() as u64;
+        let part = missing.min(left);
+        if part > 0 {
+            let begin = recurrent.len();
+            recurrent.resize(begin + part as usize, 0);
+            runner.fetch(frozen.recurrent.all().part(begin as u64, part), &mut recurrent[begin..])?;
+            left -= part;
+        }
+        for page in &frozen.pages[first + pages.len()..] {
+            if left == 0 {
+                break;
+            }
+            let mut bytes = Vec::new();
+            for range in states.page_parts(&runner.memory, page.index) {
+                let begin = bytes.len();
+                bytes.resize(begin + range.bytes as usize, 0);
+                runner.fetch(range, &mut bytes[begin..])?;
+            }
+            left = left.saturating_sub(bytes.len() as u64);
+            pages.push(Arc::new(bytes));
+        }
+        if first + pages.len() < frozen.pages.len() || (recurrent.len() as u64) < frozen.recurrent.bytes {
+            self.leaving = Some(leaving);
+            return Ok(None);
+        }
+        if let Some(last) = pages.last_mut().and_then(Arc::get_mut).filter(|_| *length % PAGE > 0) {
+            // What lies behind the end is nobody's, or was another sequence's.
+            for head in last.chunks_mut(PAGE * HEAD * 2) {
+                head[*length % PAGE * HEAD * 2..].fill(0);
+            }
+        }
+        Ok(Some(Snapshot(Held::Host(Arc::new(leaving.copied)))))
+    }
+
+    /// Copies a part of a snapshot that was read to the device; gives it when all is there.
+    pub(crate) fn adopt<D: Device>(
+        &mut self,
+        runner: &mut Runner<D>,
+        states: &States,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Snapshot>, BackendError> {
+        let Held::Host(read) = &snapshot.0 else { return Ok(Some(snapshot.clone())) };
+        let mut arriving = match self.arriving.take().filter(|arriving| Arc::ptr_eq(&arriving.read, read)) {
+            Some(arriving) => arriving,
+            None => {
+                if let Some(base) = &read.base {
+                    runner.journal.check(base.made, "the snapshot that it builds on")?;
+                }
+                let frozen = states.unfilled(&mut runner.device, read, runner.journal.now())?;
+                let (read, began) = (Arc::clone(read), runner.journal.now());
+                Arriving { read, frozen, pages: 0, recurrent: 0, began }
+            }
+        };
+        let Arriving { frozen, pages, recurrent, began, .. } = &mut arriving;
+        let mut left = frozen.recurrent.bytes.div_ceil(PARTS);
+        let part = (read.recurrent.len() as u64 - *recurrent).min(left);
+        if part > 0 {
+            let bytes = &read.recurrent[*recurrent as usize..][..part as usize];
+            runner.store(frozen.recurrent.all().part(*recurrent, part), bytes)?;
+            *recurrent += part;
+            left -= part;
+        }
+        for (page, bytes) in frozen.pages[read.first..].iter().zip(&read.pages).skip(*pages) {
+            if left == 0 {
+                break;
+            }
+            let mut begin = 0;
+            for range in states.page_parts(&runner.memory, page.index) {
+                let end = begin + range.bytes as usize;
+                runner.store(range, &bytes[begin..end])?;
+                begin = end;
+            }
+            left = left.saturating_sub(bytes.len() as u64);
+            *pages += 1;
+        }
+        if *pages < read.pages.len() || *recurrent < read.recurrent.len() as u64 {
+            self.arriving = Some(arriving);
+            return Ok(None);
+        }
+        let began = *began;
+        runner.settle(runner.journal.now())?;
+        let mut frozen = arriving.frozen;
+        frozen.made = runner.journal.check_since(began, "a snapshot from the disk")?;
+        Ok(Some(Snapshot(Held::Device(Arc::new(frozen)))))
+    }
+}

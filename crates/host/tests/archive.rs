@@ -1,0 +1,190 @@
+//! Snapshots of `GpuBackend<HostDevice>` to bytes and back, on a device that does nothing before it is waited for.
+
+#[path = "../../gpu/tests/common/tensors.rs"]
+mod tensors;
+
+use std::sync::Arc;
+
+use lily_backend::{Archive, Backend, BackendError, Draw, Output, Segment, Want};
+use lily_checkpoint::Checkpoint;
+use lily_gpu::{GpuBackend, Options, Snapshot, State};
+use lily_host::HostDevice;
+use tensors::Tensors;
+
+/// Four pages.
+const CONTEXT: usize = 256;
+
+type Gpu = GpuBackend<HostDevice>;
+type Bytes = Arc<dyn Archive<Snapshot>>;
+
+fn gpu(sequences: usize, spare_pages: usize) -> (Gpu, Bytes) {
+    let device = HostDevice::new(lily_host::Options { late: true, ..lily_host::Options::new(1) });
+    let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is whole");
+    let options = Options { prefill_rows: 128, spare_pages, ..Options::new(CONTEXT, sequences) };
+    let backend = GpuBackend::new(device, &checkpoint, options).expect("a backend");
+    let archive = backend.archive().expect("a GPU's snapshots are kept");
+    (backend, archive)
+}
+
+fn text(count: usize) -> Vec<u32> {
+    Tensors::load("reference.safetensors").ids("eval.ids")[..count].to_vec()
+}
+
+fn append(backend: &mut Gpu, state: &mut State, tokens: &[u32]) {
+    backend.forward(&mut [Segment { state, tokens, want: Want::Nothing }]).expect("a sound call");
+}
+
+/// The bits of what follows a snapshot.
+fn bits(backend: &mut Gpu, snapshot: &Snapshot) -> Vec<u32> {
+    let mut state = backend.restore(snapshot).expect("a slot");
+    let outputs = backend.forward(&mut [Segment { state: &mut state, tokens: &[5, 77, 9], want: Want::Logits }]);
+    match outputs.expect("a sound call").pop() {
+        Some(Output::Logits(logits)) => logits.into_iter().map(f32::to_bits).collect(),
+        other => panic!("asked for logits, got {other:?}"),
+    }
+}
+
+/// The whole of a way that is gone in parts, and how many those were.
+fn whole(mut part: impl FnMut() -> Result<Option<Snapshot>, BackendError>) -> (Snapshot, usize) {
+    for parts in 1..100 {
+        if let Some(snapshot) = part().expect("it goes on") {
+            return (snapshot, parts);
+        }
+    }
+    panic!("it does not end");
+}
+
+/// History and state as bytes, with the sizes that were said.
+fn written(backend: &mut Gpu, archive: &Bytes, snapshot: &Snapshot, from: usize, length: usize) -> [Vec<u8>; 2] {
+    let (fetched, parts) = whole(|| backend.fetch(snapshot, from));
+    assert!(parts > 1, "a snapshot of the embedded model is more than a part");
+    let held: u64 = backend.pieces(&fetched).iter().map(|piece| piece.bytes).sum();
+    assert_eq!(held, archive.transit_bytes(from, length));
+    let (mut history, mut state) = (Vec::new(), Vec::new());
+    archive.write_history(&fetched, from, &mut history).expect("room");
+    archive.write_state(&fetched, &mut state).expect("room");
+    assert_eq!(history.len() as u64, archive.history_bytes(from, length));
+    assert_eq!(state.len() as u64, archive.state_bytes());
+    [history, state]
+}
+
+fn read(archive: &Bytes, onto: Option<&Snapshot>, tokens: [usize; 2], bytes: &[Vec<u8>; 2]) -> Snapshot {
+    let [from, length] = tokens;
+    let history = archive.read_history(onto, from, length, &mut &bytes[0][..]).expect("a history");
+    archive.read_state(history, &mut &bytes[1][..]).expect("a state")
+}
+
+/// A chain of two files, cut where a page is full and where one is nearly: the same bits follow as after the originals, in the same
+/// process and in another, read whole or onto what is in memory.
+#[test]
+fn what_is_read_back_goes_on_with_the_same_bits() {
+    let (mut backend, archive) = gpu(2, 16);
+    let (mut other, of_other) = gpu(2, 16);
+    assert_eq!(archive.format(), of_other.format());
+    let tokens = text(129);
+    for [first, second] in [[64, 70], [63, 129]] {
+        let mut state = backend.create().expect("a slot");
+        append(&mut backend, &mut state, &tokens[..first]);
+        let parent = backend.snapshot(&state).expect("memory");
+        append(&mut backend, &mut state, &tokens[first..second]);
+        let child = backend.freeze(state).expect("memory");
+        let files = [
+            written(&mut backend, &archive, &parent, 0, first),
+            written(&mut backend, &archive, &child, first, second),
+        ];
+        let expected = bits(&mut backend, &child);
+        let history = archive.read_history(None, 0, first, &mut &files[0][0][..]).expect("a history");
+        let of_both = read(&archive, Some(&history), [first, second], &files[1]);
+        let of_second = read(&archive, Some(&parent), [first, second], &files[1]);
+        for (read, what) in [(of_both, "a chain"), (of_second, "onto what is there")] {
+            let (adopted, parts) = whole(|| backend.adopt(&read));
+            assert!(parts > 1);
+            assert_eq!(bits(&mut backend, &adopted), expected, "{first} and {second}: {what}");
+            let bytes: u64 = backend.pieces(&adopted).iter().map(|piece| piece.bytes).sum();
+            assert_eq!(bytes, archive.memory_bytes(second));
+        }
+        let history = of_other.read_history(None, 0, first, &mut &files[0][0][..]).expect("a history");
+        let elsewhere = read(&of_other, Some(&history), [first, second], &files[1]);
+        let (adopted, _) = whole(|| other.adopt(&elsewhere));
+        assert_eq!(bits(&mut other, &adopted), expected, "{first} and {second}: another process");
+        // The same again: what lay in memory behind the last token is in no file.
+        assert_eq!(written(&mut other, &of_other, &adopted, first, second), files[1]);
+    }
+}
+
+/// What was read onto shares its pages, and the original may go.
+#[test]
+fn full_pages_are_shared_with_what_it_was_read_onto() {
+    let (mut backend, archive) = gpu(2, 16);
+    let tokens = text(150);
+    let mut state = backend.create().expect("a slot");
+    append(&mut backend, &mut state, &tokens[..128]);
+    let parent = backend.snapshot(&state).expect("memory");
+    append(&mut backend, &mut state, &tokens[128..]);
+    let child = backend.freeze(state).expect("memory");
+    let file = written(&mut backend, &archive, &child, 128, 150);
+    let expected = bits(&mut backend, &child);
+    let arrived = read(&archive, Some(&parent), [128, 150], &file);
+    let (adopted, _) = whole(|| backend.adopt(&arrived));
+    let ids =
+        |snapshot: &Snapshot| backend.pieces(snapshot).into_iter().skip(1).map(|piece| piece.id).collect::<Vec<_>>();
+    assert_eq!(ids(&adopted)[..2], ids(&parent)[..]);
+    assert_ne!(ids(&adopted)[2], ids(&child)[2]);
+    drop((parent, child, arrived));
+    assert_eq!(bits(&mut backend, &adopted), expected);
+}
+
+/// A sequence that runs, ahead of what is asked too, changes nothing of what is being fetched in between.
+#[test]
+fn a_snapshot_is_fetched_while_its_sequence_goes_on() {
+    let (mut backend, archive) = gpu(2, 16);
+    let tokens = text(100);
+    let mut state = backend.create().expect("a slot");
+    append(&mut backend, &mut state, &tokens[..70]);
+    let snapshot = backend.snapshot(&state).expect("memory");
+    let quiet = written(&mut backend, &archive, &snapshot, 0, 70);
+    let mut counter = 0;
+    let (fetched, _) = whole(|| {
+        let part = backend.fetch(&snapshot, 0);
+        let want = Want::Sample(Draw { counter, ..Draw::greedy(6113) });
+        counter += 1;
+        backend.forward(&mut [Segment { state: &mut state, tokens: &[9], want }]).expect("a sound call");
+        part
+    });
+    let mut history = Vec::new();
+    archive.write_history(&fetched, 0, &mut history).expect("room");
+    assert!(history == quiet[0]);
+}
+
+/// Without pages nothing is adopted, nothing is lost, and it goes once there are some.
+#[test]
+fn what_finds_no_page_waits_for_one() {
+    let (mut backend, archive) = gpu(1, 0);
+    let tokens = text(130);
+    let mut state = backend.create().expect("a slot");
+    append(&mut backend, &mut state, &tokens);
+    let snapshot = backend.freeze(state).expect("memory");
+    let file = written(&mut backend, &archive, &snapshot, 0, 130);
+    let expected = bits(&mut backend, &snapshot);
+    let arrived = read(&archive, None, [0, 130], &file);
+    for _ in 0..3 {
+        assert!(matches!(backend.adopt(&arrived), Err(BackendError::Full(_))), "one page is left of four");
+    }
+    assert!(backend.restore(&arrived).is_err(), "it is not there yet");
+    drop(snapshot);
+    let (adopted, _) = whole(|| backend.adopt(&arrived));
+    assert_eq!(bits(&mut backend, &adopted), expected);
+}
+
+/// Bytes of another kind are refused.
+#[test]
+fn what_does_not_follow_is_refused() {
+    let (mut backend, archive) = gpu(1, 0);
+    let mut state = backend.create().expect("a slot");
+    append(&mut backend, &mut state, &text(70));
+    let snapshot = backend.freeze(state).expect("memory");
+    assert!(archive.write_state(&snapshot, &mut Vec::new()).is_err(), "it is on the device");
+    assert!(archive.read_history(None, 64, 70, &mut &[][..]).is_err(), "of what comes before there is nothing");
+    assert!(archive.read_history(Some(&snapshot), 128, 130, &mut &[][..]).is_err(), "it ends at 70");
+    assert!(archive.read_history(Some(&snapshot), 64, 70, &mut &[0; 100][..]).is_err(), "too few bytes");
+}
