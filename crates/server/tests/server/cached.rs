@@ -78,7 +78,7 @@ fn a_next_question_reads_nothing_again() {
     for (server, what) in [(model_with_cache(), "the processor"), (model_on_a_gpu_with_cache(), "a GPU")] {
         let Server { address, .. } = server;
         wait_until("ready", || get(address, "/ready").status == 200);
-        let rules = "Answer each question in one short sentence. ".repeat(25);
+        let rules = "Answer each question in one short sentence. ".repeat(16);
         let mut messages =
             vec![json!({"role": "system", "content": rules}), json!({"role": "user", "content": "What is 38 + 57?"})];
         let ask = |messages: &[Value]| {

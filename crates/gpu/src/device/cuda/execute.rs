@@ -216,7 +216,8 @@ impl Device for CudaDevice {
         let library = self.library.clone().ok_or_else(|| self.failed("the kernels are not specialised yet"))?;
         let launches: Vec<Launch> =
             plan.dispatches.iter().map(|dispatch| self.launch(&library, dispatch)).collect::<Result<_, _>>()?;
-        if self.serial {
+        // A plan of nothing, a mark behind all before it, needs no graph.
+        if self.serial || launches.is_empty() {
             return Ok(CudaPlan::serial(library, launches));
         }
         CudaPlan::graph(&self.context, library, &launches, &plan.edges, &self.stream)
