@@ -1,4 +1,4 @@
-// What bytes.h multiplies with: the tensor cores' products of bytes, and what becomes of their sums.
+// What byte_tiles.h multiplies with: the tensor cores' products of bytes, and what becomes of their sums.
 #pragma once
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 

@@ -1,4 +1,4 @@
-// Rows of activations as the pieces that bytes.h multiplies, in shared memory, and what their sums are multiplied by.
+// Rows of activations as the pieces that byte_tiles.h multiplies, in shared memory, and what their sums are multiplied by.
 #pragma once
 #include "early.h"
 

@@ -207,7 +207,7 @@ pub(crate) struct FewRows {
     /// What it ends with.
     pub(crate) mixed: Slice<f32>,
     pub(crate) q: Slice<f32>,
-    /// Of DeltaNet's outputs, `[rows][value_heads][64]`, with Hopper's kernels.
+    /// Of DeltaNet's outputs, `[rows][value_heads][32]`, with Hopper's kernels.
     pub(crate) squares: Slice<f32>,
     /// Partial sums of attention: `[rows][query_heads][blocks or pieces][256]`, and their `[..][2]` maxima and weights.
     pub(crate) sums: Slice<f32>,

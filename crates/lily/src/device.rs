@@ -141,7 +141,7 @@ fn open() -> Result<GpuDevice> {
     #[cfg(target_os = "linux")]
     let device = {
         // Named by the device's message after a fault.
-        let serial = std::env::var_os("LILY_CUDA_SERIAL").is_some();
+        let serial = std::env::var_os("LILY_CUDA_SERIAL").is_some_and(|value| value == "1");
         GpuDevice::open(cuda::Options { serial, ..cuda::Options::default() })?
     };
     Ok(device)

@@ -282,6 +282,16 @@ mod tests {
         }
     }
 
+    /// Before experts_down waits it reads what the router has made: so experts_up lets it begin only when it has itself waited.
+    #[test]
+    fn experts_down_begins_when_the_router_has_ended() {
+        let (_, rest) = entries::SOURCE.split_once(" lily_experts_up_bytes(").expect("the kernel");
+        let (body, _) = rest.split_once("extern \"C\"").expect("another kernel after it");
+        let waited = body.rfind("wait_for_earlier();").expect("it waits");
+        let lets = body.find("let_later_begin();").expect("it lets another begin");
+        assert!(waited < lets, "{body}");
+    }
+
     #[test]
     fn blocks_are_even() {
         assert_eq!([project_blocks(12352, 1), project_blocks(9216, 4), project_blocks(12352, 8)], [129, 116, 155]);

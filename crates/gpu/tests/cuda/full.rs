@@ -8,10 +8,10 @@ use std::{env, fs};
 
 use lily_backend::{Backend, Want, uniform};
 use lily_checkpoint::{Checkpoint, Synthetic};
-use lily_gpu::device::cuda::CudaDevice;
+use lily_gpu::device::cuda::{self, CudaDevice};
 use lily_gpu::{GpuBackend, Options, State};
 
-use crate::support::{device, greedy, in_crate, next, run};
+use crate::support::{device_with, greedy, in_crate, next, run};
 
 /// Tokens a sequence may hold, and more than any length measured.
 pub(crate) const CONTEXT: usize = 8192;
@@ -57,8 +57,13 @@ fn write_random(folder: &Path, layers: usize) {
 
 /// It on the GPU, with so many sequences.
 pub(crate) fn gpu(sequences: usize) -> Option<(GpuBackend<CudaDevice>, Arc<Checkpoint>)> {
+    gpu_with(sequences, cuda::Options::default())
+}
+
+/// The same with such options.
+pub(crate) fn gpu_with(sequences: usize, options: cuda::Options) -> Option<(GpuBackend<CudaDevice>, Arc<Checkpoint>)> {
     let checkpoint = checkpoint()?;
-    let device = device()?;
+    let device = device_with(options)?;
     let start = Instant::now();
     let context = lengths().iter().fold(CONTEXT, |context, length| context.max(length + 1024));
     let standard = Options::new(context, sequences);

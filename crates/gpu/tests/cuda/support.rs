@@ -25,7 +25,7 @@ pub(crate) fn device_with(options: Options) -> Option<CudaDevice> {
         println!("SKIPPED: no NVIDIA GPU with a driver is here");
         return None;
     }
-    let serial = env::var_os("LILY_CUDA_SERIAL").is_some();
+    let serial = env::var_os("LILY_CUDA_SERIAL").is_some_and(|value| value == "1");
     let device = CudaDevice::open(Options { serial, ..options });
     Some(device.unwrap_or_else(|error| panic!("{error}")))
 }
