@@ -142,6 +142,13 @@ fn a_cache_directory_is_tried() {
     fs::write(&file, "").expect("a file");
     let (found, ok) = checks(&home.output(&["doctor", "--port", "0", "--json", "--cache-dir", name(&file)]));
     assert!(!ok && check(&found, "disk")["verdict"] == "failure", "{found:?}");
+    // What is on disk goes through memory: both commands say so.
+    let flags = ["--port", "0", "--cache", "0", "--cache-dir", name(&directory)];
+    let (found, ok) = checks(&home.output(&[&["doctor", "--json"], &flags[..]].concat()));
+    let said = check(&found, "memory").to_string();
+    assert!(!ok && said.contains("give --cache a size"), "{said}");
+    let output = home.output(&[&["serve"], &flags[..]].concat());
+    assert!(!output.status.success() && text(&output.stderr).contains("give --cache a size"));
 }
 
 #[test]
