@@ -17,6 +17,9 @@ use tokio::time::timeout_at;
 /// What a client is told whose request has no time left.
 pub(crate) const TOO_LONG: &str = "The request took longer than this server lets one take, --request-timeout.";
 
+/// What a client is told whose reply breaks off: the engine or the reply's driver has panicked.
+pub(crate) const NO_REASON: &str = "the reply ended without a reason";
+
 /// How an answer ended, if its client did not go before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -123,13 +126,7 @@ impl Generation {
     /// What happens, as it happens. A stop string or the deadline ends the engine's work also while nobody takes the updates:
     /// a client may not read for a long time. Dropping the stream ends the reply.
     pub(crate) fn updates(self) -> impl Stream<Item = Update> + Send + 'static {
-        let (sender, receiver) = unbounded_channel();
-        let mut driver = JoinSet::new();
-        driver.spawn(self.send_updates(sender));
-        stream::unfold((receiver, driver), |(mut receiver, driver)| async {
-            let update = receiver.recv().await?;
-            Some((update, (receiver, driver)))
-        })
+        driven(|sender| self.send_updates(sender))
     }
 
     async fn send_updates(mut self, updates: UnboundedSender<Update>) {
@@ -154,7 +151,7 @@ impl Generation {
                 Update::Failed(message) => return Err(message),
             }
         }
-        Err("the reply ended without a reason".into())
+        Err(NO_REASON.into())
     }
 
     async fn next(&mut self) -> Option<Update> {
@@ -264,5 +261,50 @@ impl Generation {
     fn finished(&mut self, reason: Reason) -> Update {
         self.stage = Stage::Ended;
         Update::Finished { reason, usage: self.usage, stop_string: self.text.stop_string() }
+    }
+}
+
+/// What a task of its own sends, which ends with the stream. If it ends without `Finished` or `Failed`, that is a failure.
+fn driven<F>(drive: impl FnOnce(UnboundedSender<Update>) -> F) -> impl Stream<Item = Update> + Send + 'static
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (sender, receiver) = unbounded_channel();
+    let mut driver = JoinSet::new();
+    driver.spawn(drive(sender));
+    stream::unfold(Some((receiver, driver)), |running| async {
+        let (mut receiver, driver) = running?;
+        let update = receiver.recv().await.unwrap_or_else(|| Update::Failed(NO_REASON.into()));
+        let is_last = matches!(update, Update::Finished { .. } | Update::Failed(_));
+        Some((update, (!is_last).then_some((receiver, driver))))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NO_REASON, Reason, Update, driven};
+    use crate::usage::Usage;
+    use futures_util::stream::StreamExt;
+
+    #[tokio::test]
+    async fn a_driver_that_panics_is_a_failure() {
+        let updates: Vec<Update> = driven(|sender| async move {
+            sender.send(Update::Prefill { done: 1, total: 2 }).expect("somebody takes it");
+            panic!("as the test wants it");
+        })
+        .collect()
+        .await;
+        assert!(
+            matches!(&updates[..], [Update::Prefill { .. }, Update::Failed(why)] if why == NO_REASON),
+            "{updates:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn one_that_has_said_how_it_ends_is_none() {
+        let end = || Update::Finished { reason: Reason::Stop, usage: Usage::default(), stop_string: None };
+        let updates: Vec<Update> =
+            driven(|sender| async move { sender.send(end()).expect("somebody takes it") }).collect().await;
+        assert!(matches!(&updates[..], [Update::Finished { .. }]), "{updates:?}");
     }
 }

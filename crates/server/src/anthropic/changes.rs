@@ -115,7 +115,7 @@ impl Changes {
 pub(super) struct Shown<'t> {
     /// Those that are not shown yet, by name.
     hidden: HashMap<&'t str, &'t Value>,
-    /// Those that the head shows, by name.
+    /// Those that the head shows, by name, but for what was defined otherwise since.
     head: HashMap<&'t str, &'t Value>,
     /// The names of all.
     known: HashSet<&'t str>,
@@ -146,7 +146,13 @@ impl<'t> Shown<'t> {
             Change::Defined(definition) => {
                 let name = name_of(&definition);
                 self.hidden.remove(name);
-                if self.head.get(name) == Some(&&definition) { offer(name) } else { can_be_called(&definition) }
+                if self.head.get(name) == Some(&&definition) {
+                    offer(name)
+                } else {
+                    // The last word of it is no more the head's.
+                    self.head.remove(name);
+                    can_be_called(&definition)
+                }
             }
             Change::Withdrawn(name) => format!("The function {name} cannot be called any more."),
             Change::Nothing => String::new(),

@@ -38,7 +38,7 @@ mod tools;
 use crate::answer::Answer;
 use crate::body;
 use crate::error::ApiError;
-use crate::generate::{Counts, End, Generation, Reason, Update};
+use crate::generate::{Counts, End, Generation, NO_REASON, Reason, Update};
 use crate::shared::Shared;
 use crate::stream::respond;
 use crate::submit::submit;
@@ -135,7 +135,7 @@ impl Message {
                 Update::Failed(message) => return Err(self.answer.failure(message)),
             }
         }
-        Err(self.answer.failure("the reply ended without a reason".into()))
+        Err(self.answer.failure(NO_REASON.into()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::answer::Answer;
 use crate::error::ApiError;
-use crate::generate::{End, Generation, Reason, Update};
+use crate::generate::{End, Generation, NO_REASON, Reason, Update};
 use crate::responses::output::{Event, Output};
 use crate::responses::store::{ResponseStore, Stored};
 use crate::shared::now;
@@ -58,7 +58,7 @@ impl ResponseReply {
                 Update::Failed(message) => return Err(self.answer.failure(message)),
             }
         }
-        Err(self.answer.failure("the reply ended without a reason".into()))
+        Err(self.answer.failure(NO_REASON.into()))
     }
 
     fn push(&mut self, delta: Delta) -> Vec<Event> {
