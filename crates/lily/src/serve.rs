@@ -1,11 +1,12 @@
 //! `lily serve`: the HTTP server, until it is told to stop.
 
+use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, stderr};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use lily_checkpoint::Source;
 use lily_engine::Engine;
 use lily_server::{App, Config, Defaults};
@@ -148,20 +149,33 @@ pub(crate) async fn listen(host: &str, port: u16) -> Result<TcpListener> {
     let found = lookup_host((host, port)).await.with_context(|| format!("--host {host}: no such address or name"))?;
     // Of several that a name means: clients that are told 127.0.0.1 instead of the name must find it too.
     let address = found.min_by_key(SocketAddr::is_ipv6).with_context(|| format!("--host {host}: it has no address"))?;
-    TcpListener::bind(address).await.map_err(|error| cannot_listen(address, &error))
+    TcpListener::bind(address).await.map_err(|error| CannotListen { address, error }.into())
 }
 
-fn cannot_listen(address: SocketAddr, error: &io::Error) -> anyhow::Error {
-    let advice = match error.kind() {
-        ErrorKind::AddrInUse => "is another server there? --port takes another, 0 any free one",
-        ErrorKind::AddrNotAvailable => {
-            "this machine has no such address; --host takes one of its own, or 0.0.0.0 for all"
-        }
-        ErrorKind::PermissionDenied => "the system does not let everybody have that port; --port takes another",
-        _ => return anyhow!("cannot listen on {address}: {error}"),
-    };
-    anyhow!("cannot listen on {address}: {advice}")
+/// Why nobody can listen on an address.
+#[derive(Debug)]
+pub(crate) struct CannotListen {
+    pub(crate) address: SocketAddr,
+    /// What the system said.
+    pub(crate) error: io::Error,
 }
+
+impl fmt::Display for CannotListen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { address, error } = self;
+        let advice = match error.kind() {
+            ErrorKind::AddrInUse => "is another server there? --port takes another, 0 any free one",
+            ErrorKind::AddrNotAvailable => {
+                "this machine has no such address; --host takes one of its own, or 0.0.0.0 for all"
+            }
+            ErrorKind::PermissionDenied => "the system does not let everybody have that port; --port takes another",
+            _ => return write!(f, "cannot listen on {address}: {error}"),
+        };
+        write!(f, "cannot listen on {address}: {advice}")
+    }
+}
+
+impl std::error::Error for CannotListen {}
 
 /// Completes at the first SIGINT or SIGTERM; a second one ends the process at once.
 fn shutdown_signal(grace: Duration) -> Result<impl Future<Output = ()>> {

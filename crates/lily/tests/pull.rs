@@ -3,6 +3,7 @@
 mod hub;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -326,13 +327,28 @@ fn without_the_hub_what_is_there_is_checked() {
     let sound = offline();
     assert_eq!(good(&sound), format!("{}\n", place.snapshot().display()));
     let said = text(&sound.stderr);
-    for wanted in
-        ["cannot be reached", "offline", "ballast.bin: as it should be", "nothing is missed; `lily serve` finds it"]
-    {
+    for wanted in [
+        "cannot be reached",
+        "offline",
+        "ballast.bin: as it should be",
+        "all that is needed is there; `lily serve` finds it",
+    ] {
         assert!(said.contains(wanted), "{wanted}: {said}");
     }
     assert_eq!(said.matches(": as it should be").count(), files().len(), "{said}");
     let blob = place.entry().join("blobs").join(ballast().digest());
+    // A copy in the place of a link has no name that tells what it should be.
+    let link = place.snapshot().join("ballast.bin");
+    let target = fs::read_link(&link).expect("a link");
+    fs::remove_file(&link).expect("removes");
+    fs::copy(&blob, &link).expect("copies");
+    let copied = offline();
+    assert_eq!((copied.status.code(), text(&copied.stdout)), (Some(1), ""));
+    let said = text(&copied.stderr);
+    let count = format!("1 of {} files cannot be checked", files().len());
+    assert!(said.contains(&count) && !said.contains("needed is there"), "{said}");
+    fs::remove_file(&link).expect("removes");
+    symlink(target, &link).expect("links");
     let mut bytes = fs::read(&blob).expect("the file");
     bytes[7] ^= 1;
     fs::write(&blob, &bytes).expect("writes");

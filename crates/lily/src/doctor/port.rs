@@ -1,5 +1,7 @@
 //! Whether the address can be had, and if not, who has it: a `lily serve` that already runs is no fault.
 
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -10,7 +12,7 @@ use ureq::http::header::AUTHORIZATION;
 
 use crate::cli::ServeArgs;
 use crate::doctor::report::Finding;
-use crate::serve::{bytes, listen};
+use crate::serve::{CannotListen, bytes, listen};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -33,23 +35,31 @@ pub(super) fn look(serve: &ServeArgs) -> Result<(Finding, Option<Running>)> {
             Ok((Finding::good(says).with("address", json!(address)), None))
         }
         Err(error) => {
-            let (finding, running) = ask(serve).ok_or(error)?;
+            let (finding, running) = taken(&error).and_then(|address| ask(address, serve)).ok_or(error)?;
             Ok((finding.note("another beside it would need another --port"), Some(running)))
         }
     }
 }
 
+/// The address, if somebody has it. Of no other is it sure that it is this machine's own, and a key may be sent to it.
+fn taken(error: &anyhow::Error) -> Option<SocketAddr> {
+    let CannotListen { address, error } = error.downcast_ref()?;
+    (error.kind() == ErrorKind::AddrInUse).then_some(*address)
+}
+
 /// What has the address, if it is a server of ours.
-fn ask(serve: &ServeArgs) -> Option<(Finding, Running)> {
-    let host = match serve.host.trim_matches(['[', ']']) {
-        "0.0.0.0" => "127.0.0.1".to_owned(),
-        "::" => "[::1]".to_owned(),
-        six if six.contains(':') => format!("[{six}]"),
-        other => other.to_owned(),
-    };
-    let url = format!("http://{host}:{}", serve.port);
-    let agent: Agent =
-        Agent::config_builder().http_status_as_error(false).proxy(None).timeout_global(Some(PATIENCE)).build().into();
+fn ask(mut address: SocketAddr, serve: &ServeArgs) -> Option<(Finding, Running)> {
+    if address.ip().is_unspecified() {
+        address.set_ip(if address.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+    }
+    let url = format!("http://{address}");
+    let agent: Agent = Agent::config_builder()
+        .http_status_as_error(false)
+        .proxy(None)
+        .max_redirects(0)
+        .timeout_global(Some(PATIENCE))
+        .build()
+        .into();
     let get = |path: &str, key: Option<&str>| {
         let request = agent.get(format!("{url}{path}"));
         let request = match key {
@@ -81,4 +91,20 @@ fn ask(serve: &ServeArgs) -> Option<(Finding, Running)> {
     );
     let finding = Finding::good(says).with("url", json!(url)).with("process", json!(process));
     Some((finding.with("resident_bytes", json!(resident)), Running { process, bytes: held }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CannotListen, ErrorKind, SocketAddr, taken};
+
+    #[test]
+    fn who_has_an_address_of_another_machine_is_not_asked() {
+        let address = SocketAddr::from(([10, 0, 0, 5], 8080));
+        let error = |kind: ErrorKind| CannotListen { address, error: kind.into() }.into();
+        assert_eq!(taken(&error(ErrorKind::AddrInUse)), Some(address));
+        for kind in [ErrorKind::AddrNotAvailable, ErrorKind::PermissionDenied, ErrorKind::Other] {
+            assert_eq!(taken(&error(kind)), None, "{kind:?}");
+        }
+        assert_eq!(taken(&anyhow::anyhow!("no such address or name")), None);
+    }
 }

@@ -54,7 +54,7 @@ pub(crate) fn pull(args: &PullArgs) -> Result<()> {
             Checkpoint::open(&directory).with_context(|| {
                 format!("{}: what is there is as it should be, but cannot be used yet", directory.display())
             })?;
-            say_what_serve_finds(&environment, &directory, "checked, and nothing is missed");
+            say_what_serve_finds(&environment, &directory, "checked, and all that is needed is there");
             writeln!(stdout(), "{}", directory.display())?;
             return Ok(());
         }

@@ -9,7 +9,8 @@ use super::cache::Cache;
 use super::digest::Digest;
 use crate::terminal::tell;
 
-/// Reads every file of the snapshot and fails if one is not as it should be. `false` if there is none.
+/// Reads every file of the snapshot and fails if one is not as it should be, or nothing tells what it should be. `false` if
+/// there is none.
 pub(super) fn check(cache: &Cache, failure: &str) -> Result<bool> {
     let snapshot = cache.snapshot();
     let files = files(&snapshot)?;
@@ -19,23 +20,31 @@ pub(super) fn check(cache: &Cache, failure: &str) -> Result<bool> {
     tell(format_args!(
         "{failure}\noffline: only what is there is checked, each file against the digest that the cache names it by"
     ));
-    let mut faults = 0;
+    let (mut faults, mut untold) = (0, 0);
     for path in &files {
-        let found = state(path);
-        faults += usize::from(found.is_err());
-        let words = found.unwrap_or_else(|fault| fault);
+        let found = State::of(path);
+        let words = match &found {
+            State::Intact => "as it should be",
+            State::Untold(why) => {
+                untold += 1;
+                why
+            }
+            State::Faulty(fault) => {
+                faults += 1;
+                fault
+            }
+        };
         tell(format_args!("{}: {words}", path.strip_prefix(&snapshot).unwrap_or(path).display()));
     }
-    match faults {
-        0 => Ok(true),
-        1 => {
-            bail!("one file is not as it should be: `lily pull --check` downloads it anew once the hub can be reached")
-        }
-        several => {
-            bail!(
-                "{several} files are not as they should be: `lily pull --check` downloads them anew once the hub can be reached"
-            )
-        }
+    let once_reached = "once the hub can be reached";
+    match (faults, untold) {
+        (0, 0) => Ok(true),
+        (0, _) => bail!(
+            "{untold} of {} files cannot be checked, as the cache does not name them by their digests: `lily pull --check` checks them {once_reached}",
+            files.len()
+        ),
+        (1, _) => bail!("one file is not as it should be: `lily pull --check` downloads it anew {once_reached}"),
+        _ => bail!("{faults} files are not as they should be: `lily pull --check` downloads them anew {once_reached}"),
     }
 }
 
@@ -55,19 +64,30 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What a file is, in words; an error if it is not what its link's target is named by.
-fn state(path: &Path) -> Result<String, String> {
-    let Ok(target) = fs::read_link(path) else {
-        return Ok("no link into the cache: nothing tells what it should be".into());
-    };
-    let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let sha256 = Digest::new(Some(name), None);
-    let Some(digest) = sha256.or_else(|| Digest::new(None, Some(name))) else {
-        return Ok("its link names no digest: nothing tells what it should be".into());
-    };
-    match digest.matches(path) {
-        Ok(true) => Ok("as it should be".into()),
-        Ok(false) => Err("damaged".into()),
-        Err(error) => Err(format!("cannot be read: {error}")),
+/// What a file is.
+enum State {
+    /// It has the digest that its link's target is named by.
+    Intact,
+    /// Nothing tells what it should be; why.
+    Untold(&'static str),
+    /// It is damaged or cannot be read.
+    Faulty(String),
+}
+
+impl State {
+    fn of(path: &Path) -> Self {
+        let Ok(target) = fs::read_link(path) else {
+            return Self::Untold("no link into the cache: nothing tells what it should be");
+        };
+        let name = target.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let sha256 = Digest::new(Some(name), None);
+        let Some(digest) = sha256.or_else(|| Digest::new(None, Some(name))) else {
+            return Self::Untold("its link names no digest: nothing tells what it should be");
+        };
+        match digest.matches(path) {
+            Ok(true) => Self::Intact,
+            Ok(false) => Self::Faulty("damaged".into()),
+            Err(error) => Self::Faulty(format!("cannot be read: {error}")),
+        }
     }
 }
