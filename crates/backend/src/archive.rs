@@ -65,3 +65,15 @@ pub trait Archive<S>: Send + Sync + 'static {
     /// The reader's; [`io::ErrorKind::OutOfMemory`].
     fn read_state(&self, history: S, bytes: &mut dyn Read) -> io::Result<S>;
 }
+
+/// Refuses what [`Archive::read_history`] may not be asked for: tokens `from..to` behind `held` ones.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidInput`]
+pub fn check_follows(held: usize, from: usize, to: usize) -> io::Result<()> {
+    if held < from || to < from {
+        let problem = format!("tokens {from}..{to} cannot follow {held}");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+    }
+    Ok(())
+}

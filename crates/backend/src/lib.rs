@@ -17,7 +17,7 @@ mod token_set;
 
 use std::sync::Arc;
 
-pub use archive::{Archive, Piece};
+pub use archive::{Archive, Piece, check_follows};
 pub use pausable::Pausable;
 pub use plan::MemoryPlan;
 pub use random::uniform;

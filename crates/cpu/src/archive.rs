@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use lily_backend::Archive;
+use lily_backend::{Archive, check_follows};
 
 use crate::state::{Layout, PAGE_TOKENS, Page, Recurrent, Snapshot, State};
 
@@ -78,11 +78,7 @@ impl Archive<Snapshot> for Bytes {
         to: usize,
         bytes: &mut dyn Read,
     ) -> io::Result<Snapshot> {
-        let held = onto.map_or(0, |onto| onto.0.length);
-        if held < from || to < from {
-            let problem = format!("tokens {from}..{to} cannot follow {held}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
-        }
+        check_follows(onto.map_or(0, |onto| onto.0.length), from, to)?;
         let before = onto.map_or(&[][..], |onto| &onto.0.pages[..from / PAGE_TOKENS]);
         let mut pages = before.to_vec();
         let mut buffer = vec![0; BUFFER];

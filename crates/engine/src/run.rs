@@ -24,13 +24,11 @@ pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
     let mut runner = Runner::new(backend, options, inbox);
     loop {
         runner.drop_cancelled();
-        if runner.carry() {
+        if runner.has_cargo() {
             inbox.wake();
         }
         let turn = inbox.next(runner.sequences.len(), runner.parked_clients(), runner.ready());
-        if runner.carry() {
-            inbox.wake();
-        }
+        runner.carry();
         runner.admit(turn.jobs);
         runner.report(inbox);
         match turn.stage {
@@ -123,6 +121,11 @@ impl<B: Backend> Runner<B> {
     /// Carries a part of what is on its way to the disk and from it; says whether there is more.
     fn carry(&mut self) -> bool {
         self.cache.as_mut().is_some_and(|cache| cache.carry(&mut self.backend))
+    }
+
+    /// Whether something is on its way to the disk or from it.
+    fn has_cargo(&self) -> bool {
+        self.cache.as_ref().is_some_and(Cache::has_cargo)
     }
 
     fn is_idle(&self) -> bool {

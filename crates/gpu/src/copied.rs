@@ -5,7 +5,7 @@
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-use lily_backend::Archive;
+use lily_backend::{Archive, check_follows};
 
 use crate::device::Tiles;
 use crate::shapes::{PAGE, Shapes};
@@ -109,11 +109,7 @@ impl Archive<Snapshot> for Bytes {
         to: usize,
         bytes: &mut dyn Read,
     ) -> io::Result<Snapshot> {
-        let held = onto.map_or(0, Snapshot::length);
-        if held < from || to < from {
-            let problem = format!("tokens {from}..{to} cannot follow {held}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
-        }
+        check_follows(onto.map_or(0, Snapshot::length), from, to)?;
         let kept = from / PAGE;
         let (base, first, mut pages) = match onto.map(|onto| &onto.0) {
             None => (None, 0, Vec::new()),

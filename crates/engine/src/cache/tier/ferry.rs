@@ -32,6 +32,11 @@ impl<B: Backend> Carrier<B::Snapshot> for B {
 }
 
 impl<S: Clone + Send + Sync + 'static> Cache<S> {
+    /// Whether there is something to carry.
+    pub(crate) fn has_cargo(&self) -> bool {
+        self.tier.as_ref().is_some_and(|tier| !tier.outgoing.is_empty() || !tier.incoming.is_empty())
+    }
+
     /// Takes in what the disk's threads have done, and carries a part of what is on its way to them and from them; says whether
     /// there is more to carry.
     pub(crate) fn carry(&mut self, carrier: &mut impl Carrier<S>) -> bool {
