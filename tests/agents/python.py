@@ -21,7 +21,7 @@ import sys
 import venv
 from pathlib import Path
 
-from run import FOLDER, PATIENCE, ROOT, Server
+from run import FOLDER, PATIENCE, ROOT, asked_for, check_all
 
 QUESTIONS = ["What is the stock price of TWU?", "What is the stock price of ABC?"]
 PRICES = ["371", "208"]
@@ -203,17 +203,9 @@ def check(server, name, programs):
 
 
 def main():
-    names = sys.argv[1:] or list(CLIENTS)
-    if unknown := set(names) - set(CLIENTS):
-        sys.exit(f"unknown: {', '.join(unknown)}; there are {', '.join(CLIENTS)}")
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    names = asked_for(CLIENTS)
     programs = {requirements: install(requirements) for requirements in sorted({CLIENTS[name][1] for name in names})}
-    server = Server()
-    try:
-        good = [check(server, name, programs[CLIENTS[name][1]]) for name in names]
-    finally:
-        server.process.terminate()
-    sys.exit(0 if all(good) else 1)
+    check_all(names, lambda server, name: check(server, name, programs[CLIENTS[name][1]]))
 
 
 if __name__ == "__main__":

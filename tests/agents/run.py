@@ -140,18 +140,24 @@ def check(server, name):
     return not faults
 
 
-def main():
-    names = sys.argv[1:] or list(AGENTS)
-    if unknown := set(names) - set(AGENTS):
-        sys.exit(f"unknown: {', '.join(unknown)}; there are {', '.join(AGENTS)}")
+def asked_for(known):
+    """The names that were given, or all; with a folder for what they write."""
+    names = sys.argv[1:] or list(known)
+    if unknown := set(names) - set(known):
+        sys.exit(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}")
     FOLDER.mkdir(parents=True, exist_ok=True)
+    return names
+
+
+def check_all(names, check_one):
+    """`check_one(server, name)` for each, with one server; ends the program with the verdict."""
     server = Server()
     try:
-        good = [check(server, name) for name in names]
+        good = [check_one(server, name) for name in names]
     finally:
         server.process.terminate()
     sys.exit(0 if all(good) else 1)
 
 
 if __name__ == "__main__":
-    main()
+    check_all(asked_for(AGENTS), check)
