@@ -245,7 +245,7 @@ fn who_waits_does_not_wait_for_ever() {
 /// A pool that sequences and snapshots share, smaller than what the cache may hold: snapshots make room for steps.
 #[test]
 fn a_full_pool_costs_snapshots_and_no_request() {
-    let script = Script::with_pool(1000);
+    let script = Script::default().pooled(1000);
     let engine = script.engine(roomy());
     for name in 0..8 {
         ask(&engine, prompt(name, 400), 20);
@@ -255,11 +255,13 @@ fn a_full_pool_costs_snapshots_and_no_request() {
     // What was used last is still there.
     assert!(ask(&engine, prompt(7, 400), 1).1.cached_tokens > 0);
 
-    // Two at once that don't fit, and no snapshot left: they are told, and the engine goes on.
-    let script = Script::with_pool(1000);
+    // Two at once that don't fit, and no snapshot left: they are told, and the engine goes on. Neither may end before the other
+    // is there.
+    let script = Script::held().pooled(1000);
     let engine = script.engine(Options { parallel: 2, ..roomy() });
     let requests = [Request::new(prompt(1, 300), 400), Request::new(prompt(2, 300), 400)];
-    let replies = requests.clone().map(|request| engine.submit(request).expect("valid"));
+    let replies = requests.map(|request| engine.submit(request).expect("valid"));
+    script.release();
     let ends = replies.map(|reply| crate::scripted::collect(reply).pop());
     let failed = |end: &Option<Event>| matches!(end, Some(Event::Failed(message)) if message.contains("pool is full"));
     assert!(ends.iter().any(failed), "{ends:?}");

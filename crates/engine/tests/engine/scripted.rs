@@ -123,10 +123,9 @@ impl Script {
     }
 
     /// All states and snapshots together have room for so many tokens.
-    pub(crate) fn with_pool(tokens: usize) -> Self {
-        let script = Self::default();
-        script.inner().pool = Some(tokens);
-        script
+    pub(crate) fn pooled(self, tokens: usize) -> Self {
+        self.inner().pool = Some(tokens);
+        self
     }
 
     /// Calls that found no room.
