@@ -16,11 +16,11 @@ const VERSION: u32 = 1;
 const BUFFER: usize = 1 << 16;
 
 /// The CPU backend's [`Archive`].
-pub(crate) struct Bytes {
+pub(crate) struct CpuArchive {
     layout: Layout,
 }
 
-impl Bytes {
+impl CpuArchive {
     pub(crate) fn new(layout: Layout) -> Self {
         Self { layout }
     }
@@ -30,7 +30,7 @@ impl Bytes {
     }
 }
 
-impl Archive<Snapshot> for Bytes {
+impl Archive<Snapshot> for CpuArchive {
     fn format(&self) -> String {
         format!("cpu {VERSION}, pages of {PAGE_TOKENS}, {:?}", self.layout)
     }

@@ -10,7 +10,7 @@ use lily_checkpoint::{Checkpoint, Config, Weights};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
-use crate::archive::Bytes;
+use crate::archive::CpuArchive;
 use crate::model::{self, Chunk, Logits, MAX_ROWS, Model, Pass, Workspace};
 use crate::simd::Simd;
 use crate::state::{Layout, Snapshot, State};
@@ -251,7 +251,7 @@ impl Backend for CpuBackend {
     }
 
     fn archive(&self) -> Option<Arc<dyn Archive<Snapshot>>> {
-        Some(Arc::new(Bytes::new(self.layout)))
+        Some(Arc::new(CpuArchive::new(self.layout)))
     }
 
     fn restore(&mut self, snapshot: &Snapshot) -> Result<State, BackendError> {

@@ -7,8 +7,8 @@ use lily_checkpoint::{Checkpoint, Config, LayerKind, Weights};
 use tracing::warn;
 
 use crate::ahead::Ahead;
+use crate::archive::GpuArchive;
 use crate::batch::{Batch, Picks, wanted_rows};
-use crate::copied::Bytes;
 use crate::device::{Device, Ticket, Tiles};
 use crate::error::Error;
 use crate::ferry::Ferry;
@@ -368,7 +368,7 @@ impl<D: Device> Backend for GpuBackend<D> {
     fn archive(&self) -> Option<Arc<dyn Archive<Snapshot>>> {
         let Runner { device, shapes, .. } = &self.runner;
         let (page, recurrent) = (self.states.page_bytes(), self.states.recurrent_bytes());
-        Some(Arc::new(Bytes::new(device.name(), device.tiles(), shapes, page, recurrent)))
+        Some(Arc::new(GpuArchive::new(device.name(), device.tiles(), shapes, page, recurrent)))
     }
 
     fn fetch(&mut self, snapshot: &Snapshot, from: usize) -> Result<Option<Snapshot>, BackendError> {

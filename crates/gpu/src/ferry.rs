@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lily_backend::BackendError;
 
-use crate::copied::Copied;
+use crate::archive::Copied;
 use crate::device::Device;
 use crate::journal::Moment;
 use crate::runner::Runner;

@@ -3,9 +3,9 @@
 #[cfg(feature = "ablate")]
 pub mod ablate;
 mod ahead;
+mod archive;
 mod backend;
 mod batch;
-mod copied;
 pub mod device;
 mod error;
 mod ferry;

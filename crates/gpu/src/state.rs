@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lily_backend::{BackendError, Piece};
 use lily_checkpoint::LayerKind;
 
-use crate::copied::Copied;
+use crate::archive::Copied;
 use crate::device::{Buffer, Device, Range};
 use crate::journal::{Journal, Moment};
 use crate::kernel::Slice;

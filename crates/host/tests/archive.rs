@@ -15,9 +15,9 @@ use tensors::Tensors;
 const CONTEXT: usize = 256;
 
 type Gpu = GpuBackend<HostDevice>;
-type Bytes = Arc<dyn Archive<Snapshot>>;
+type SnapshotArchive = Arc<dyn Archive<Snapshot>>;
 
-fn gpu(sequences: usize, spare_pages: usize) -> (Gpu, Bytes) {
+fn gpu(sequences: usize, spare_pages: usize) -> (Gpu, SnapshotArchive) {
     let device = HostDevice::new(lily_host::Options { late: true, ..lily_host::Options::new(1) });
     let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is whole");
     let options = Options { prefill_rows: 128, spare_pages, ..Options::new(CONTEXT, sequences) };
@@ -55,7 +55,13 @@ fn whole(mut part: impl FnMut() -> Result<Option<Snapshot>, BackendError>) -> (S
 }
 
 /// History and state as bytes, with the sizes that were said.
-fn written(backend: &mut Gpu, archive: &Bytes, snapshot: &Snapshot, from: usize, length: usize) -> [Vec<u8>; 2] {
+fn written(
+    backend: &mut Gpu,
+    archive: &SnapshotArchive,
+    snapshot: &Snapshot,
+    from: usize,
+    length: usize,
+) -> [Vec<u8>; 2] {
     let (fetched, parts) = whole(|| backend.fetch(snapshot, from));
     assert!(parts > 1, "a snapshot of the embedded model is more than a part");
     let held: u64 = backend.pieces(&fetched).iter().map(|piece| piece.bytes).sum();
@@ -68,7 +74,7 @@ fn written(backend: &mut Gpu, archive: &Bytes, snapshot: &Snapshot, from: usize,
     [history, state]
 }
 
-fn read(archive: &Bytes, onto: Option<&Snapshot>, tokens: [usize; 2], bytes: &[Vec<u8>; 2]) -> Snapshot {
+fn read(archive: &SnapshotArchive, onto: Option<&Snapshot>, tokens: [usize; 2], bytes: &[Vec<u8>; 2]) -> Snapshot {
     let [from, length] = tokens;
     let history = archive.read_history(onto, from, length, &mut &bytes[0][..]).expect("a history");
     archive.read_state(history, &mut &bytes[1][..]).expect("a state")

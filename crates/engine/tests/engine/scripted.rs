@@ -405,7 +405,7 @@ impl Backend for ScriptedBackend {
     }
 
     fn archive(&self) -> Option<Arc<dyn Archive<Arc<Frozen>>>> {
-        Some(Arc::new(archive::Bytes(self.script.clone())))
+        Some(Arc::new(archive::ScriptedArchive(self.script.clone())))
     }
 
     fn restore(&mut self, snapshot: &Arc<Frozen>) -> Result<State, BackendError> {

@@ -8,9 +8,9 @@ use lily_backend::Archive;
 use super::{Frozen, Held, PAGE, PAGE_BYTES, STATE_BYTES, Script};
 
 /// The history is the pages' hashes, the state the rest.
-pub(super) struct Bytes(pub(super) Script);
+pub(super) struct ScriptedArchive(pub(super) Script);
 
-impl Archive<Arc<Frozen>> for Bytes {
+impl Archive<Arc<Frozen>> for ScriptedArchive {
     fn format(&self) -> String {
         "scripted".into()
     }

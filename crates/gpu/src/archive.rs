@@ -35,14 +35,14 @@ impl Copied {
     }
 }
 
-/// The [`Archive`] of a GPU's snapshots.
-pub(crate) struct Bytes {
+/// A GPU's [`Archive`].
+pub(crate) struct GpuArchive {
     format: String,
     page: u64,
     recurrent: u64,
 }
 
-impl Bytes {
+impl GpuArchive {
     /// That of the device of this name. Its bits may be no other's, nor those of another driver or other tiles.
     pub(crate) fn new(device: &str, tiles: Tiles, shapes: &Shapes, page: u64, recurrent: u64) -> Self {
         Self { format: format!("gpu {VERSION}, {device}, {tiles:?}, pages of {PAGE}, {shapes:?}"), page, recurrent }
@@ -69,7 +69,7 @@ fn read(count: u64, from: &mut dyn Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-impl Archive<Snapshot> for Bytes {
+impl Archive<Snapshot> for GpuArchive {
     fn format(&self) -> String {
         self.format.clone()
     }
