@@ -43,9 +43,10 @@ pub(crate) struct GpuArchive {
 }
 
 impl GpuArchive {
-    /// That of the device of this name. Its bits may be no other's, nor those of another driver or other tiles.
-    pub(crate) fn new(device: &str, tiles: Tiles, shapes: &Shapes, page: u64, recurrent: u64) -> Self {
-        Self { format: format!("gpu {VERSION}, {device}, {tiles:?}, pages of {PAGE}, {shapes:?}"), page, recurrent }
+    /// That of the device of this [fingerprint](crate::device::Device::fingerprint): other devices may have other bits.
+    pub(crate) fn new(fingerprint: &str, tiles: Tiles, shapes: &Shapes, page: u64, recurrent: u64) -> Self {
+        let format = format!("gpu {VERSION}, {fingerprint}, {tiles:?}, pages of {PAGE}, {shapes:?}");
+        Self { format, page, recurrent }
     }
 
     fn pages(from: usize, to: usize) -> u64 {
@@ -130,5 +131,34 @@ impl Archive<Snapshot> for GpuArchive {
         let (base, pages) = (base.clone(), pages.clone());
         let recurrent = read(self.recurrent, bytes)?;
         Ok(Snapshot(Held::Host(Arc::new(Copied { length: *length, first: *first, base, pages, recurrent }))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_backend::Archive;
+    use lily_checkpoint::Config;
+
+    use super::GpuArchive;
+    use crate::device::Tiles;
+    use crate::shapes::Shapes;
+
+    /// Another device, kernel or compiler, other tiles, another model: another name, so that no file is taken for one's own.
+    #[test]
+    fn what_may_have_other_bits_has_another_name() {
+        let config =
+            Config::parse(include_bytes!("../../../models/qwen3.6-35b-a3b/config.json")).expect("a sound config");
+        let shapes = Shapes::new(&config).expect("supported");
+        let mut larger = shapes.clone();
+        larger.vocabulary += 1;
+        let mut names = [
+            ("one GPU", Tiles::Simdgroup, &shapes),
+            ("another GPU", Tiles::Simdgroup, &shapes),
+            ("one GPU", Tiles::Tensor, &shapes),
+            ("one GPU", Tiles::Simdgroup, &larger),
+        ]
+        .map(|(fingerprint, tiles, shapes)| GpuArchive::new(fingerprint, tiles, shapes, 0, 0).format());
+        names.sort();
+        assert!(names.windows(2).all(|names| names[0] != names[1]), "{names:?}");
     }
 }

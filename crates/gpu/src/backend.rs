@@ -368,7 +368,7 @@ impl<D: Device> Backend for GpuBackend<D> {
     fn archive(&self) -> Option<Arc<dyn Archive<Snapshot>>> {
         let Runner { device, shapes, .. } = &self.runner;
         let (page, recurrent) = (self.states.page_bytes(), self.states.recurrent_bytes());
-        Some(Arc::new(GpuArchive::new(device.name(), device.tiles(), shapes, page, recurrent)))
+        Some(Arc::new(GpuArchive::new(&device.fingerprint(), device.tiles(), shapes, page, recurrent)))
     }
 
     fn fetch(&mut self, snapshot: &Snapshot, from: usize) -> Result<Option<Snapshot>, BackendError> {

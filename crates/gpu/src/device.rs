@@ -5,6 +5,7 @@
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod identity;
 #[cfg(any(target_os = "macos", test))]
 pub mod metal;
 
@@ -13,6 +14,8 @@ use std::fmt;
 use lily_checkpoint::Bytes;
 
 use crate::plan::Plan;
+
+pub use identity::Identity;
 
 /// Memory of a device. A handle: the device that gave it out holds the memory until [`Device::release`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -149,6 +152,11 @@ pub trait Device: Send + 'static {
 
     /// What products are best made of here.
     fn tiles(&self) -> Tiles;
+
+    /// Names whatever the bits of a plan depend on beside the plan: the kernels' text and shapes and what compiled them
+    /// ([`Identity`]), the GPU, its driver or system. Another process with the same name computes the same bits; what may not has
+    /// another. Asked for after [`specialise`](Self::specialise).
+    fn fingerprint(&self) -> String;
 
     /// Binds the model's shapes, and compiles what can be: a kernel that is refused should be known before anything is served.
     /// Called once, before the first [`prepare`](Self::prepare).

@@ -5,9 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use std::mem;
 
 use lily_checkpoint::Bytes;
-use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Limits, Range, Ticket, Tiles};
+use lily_gpu::METAL_SOURCE;
+use lily_gpu::device::{Buffer, Constant, Device, DeviceError, Identity, Limits, Range, Ticket, Tiles};
 use lily_gpu::plan::{Dispatch, Plan};
 
+use crate::compile::Compiler;
 use crate::kernels::{Kernels, Run};
 
 /// As every buffer of a GPU.
@@ -222,6 +224,19 @@ impl Device for HostDevice {
 
     fn tiles(&self) -> Tiles {
         if self.options.tensor_tiles { Tiles::Tensor } else { Tiles::Simdgroup }
+    }
+
+    fn fingerprint(&self) -> String {
+        let Compiler { program, flags } = Compiler::native();
+        let constants: Vec<_> = self.constants.iter().map(|&bits| Constant::Uint(bits)).collect();
+        let kernels = Identity {
+            source: METAL_SOURCE,
+            options: &flags.join(" "),
+            constants: &constants,
+            compiler: &program,
+            device: self.name(),
+        };
+        format!("{}, kernels {}", self.name(), kernels.name())
     }
 
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {

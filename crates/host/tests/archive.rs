@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use lily_backend::{Archive, Backend, BackendError, Draw, Output, Segment, Want};
 use lily_checkpoint::Checkpoint;
+use lily_gpu::device::Device;
 use lily_gpu::{GpuBackend, Options, Snapshot, State};
 use lily_host::HostDevice;
 use tensors::Tensors;
@@ -18,7 +19,14 @@ type Gpu = GpuBackend<HostDevice>;
 type SnapshotArchive = Arc<dyn Archive<Snapshot>>;
 
 fn gpu(sequences: usize, spare_pages: usize) -> (Gpu, SnapshotArchive) {
-    let device = HostDevice::new(lily_host::Options { late: true, ..lily_host::Options::new(1) });
+    of_device(device(false), sequences, spare_pages)
+}
+
+fn device(tensor_tiles: bool) -> HostDevice {
+    HostDevice::new(lily_host::Options { late: true, tensor_tiles, ..lily_host::Options::new(1) })
+}
+
+fn of_device(device: HostDevice, sequences: usize, spare_pages: usize) -> (Gpu, SnapshotArchive) {
     let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is whole");
     let options = Options { prefill_rows: 128, spare_pages, ..Options::new(CONTEXT, sequences) };
     let backend = GpuBackend::new(device, &checkpoint, options).expect("a backend");
@@ -180,6 +188,17 @@ fn what_finds_no_page_waits_for_one() {
     drop(snapshot);
     let (adopted, _) = whole(|| backend.adopt(&arrived));
     assert_eq!(bits(&mut backend, &adopted), expected);
+}
+
+/// What is on disk is found again only by what computes the same bits: its name has the device's in it, and that of the kernels.
+#[test]
+fn the_name_of_what_is_on_disk_is_that_of_the_bits() {
+    let (backend, archive) = gpu(2, 16);
+    let fingerprint = backend.device().fingerprint();
+    assert!(archive.format().contains(&fingerprint), "{} lacks {fingerprint}", archive.format());
+    assert_eq!(gpu(1, 0).1.format(), archive.format(), "how many sequences there are changes no bit");
+    assert_ne!(device(false).fingerprint(), fingerprint, "kernels of no shapes are others");
+    assert_ne!(of_device(device(true), 2, 16).1.format(), archive.format(), "other tiles");
 }
 
 /// Bytes of another kind are refused.

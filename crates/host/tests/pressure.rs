@@ -42,6 +42,10 @@ impl Device for Frail {
         self.device.tiles()
     }
 
+    fn fingerprint(&self) -> String {
+        self.device.fingerprint()
+    }
+
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
         self.device.specialise(constants)
     }

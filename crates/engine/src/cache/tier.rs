@@ -428,3 +428,24 @@ fn fingerprint(model: &[u8], format: &str, grain: usize) -> Key {
     }
     *hasher.finalize().as_bytes()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::fingerprint;
+
+    #[test]
+    fn each_part_changes_the_fingerprint() {
+        let all = [
+            fingerprint(b"model", "format", 64),
+            fingerprint(b"other", "format", 64),
+            fingerprint(b"model", "other", 64),
+            fingerprint(b"model", "format", 1),
+            // The same characters, divided otherwise.
+            fingerprint(b"modelf", "ormat", 64),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(!all[..index].contains(one), "{index}");
+        }
+        assert_eq!(all[0], fingerprint(b"model", "format", 64));
+    }
+}

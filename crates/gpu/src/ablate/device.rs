@@ -89,6 +89,10 @@ impl<D: Device> Device for Ablated<D> {
         Tiles::Simdgroup
     }
 
+    fn fingerprint(&self) -> String {
+        self.inner.fingerprint()
+    }
+
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
         self.sizes = Some(Sizes::of(constants));
         self.inner.specialise(constants)

@@ -4,8 +4,6 @@
 //! and has memory barriers between stages, nowhere else. docs/metal.md tells how to bring this up on a Mac.
 
 #[cfg(any(target_os = "macos", test))]
-mod archive_name;
-#[cfg(any(target_os = "macos", test))]
 mod batches;
 #[cfg(any(target_os = "macos", test))]
 mod mapping;

@@ -106,6 +106,10 @@ impl<D: Device> Device for Watched<D> {
         self.watch.tiles
     }
 
+    fn fingerprint(&self) -> String {
+        self.device.fingerprint()
+    }
+
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
         self.device.specialise(constants)
     }

@@ -63,6 +63,10 @@ impl Device for Mutant {
         self.device.tiles()
     }
 
+    fn fingerprint(&self) -> String {
+        self.device.fingerprint()
+    }
+
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
         self.device.specialise(constants)
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
-use std::{fmt, ptr};
+use std::{fmt, fs, ptr};
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute, CUresult};
 
@@ -133,6 +133,12 @@ impl Version {
         check(unsafe { sys::cuDriverGetVersion(&raw mut version) }, "cuDriverGetVersion")?;
         Ok(Self(version))
     }
+}
+
+/// The driver's own release and build, of which many have one CUDA version; nothing where the system does not tell.
+pub(super) fn release() -> String {
+    let text = fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
 impl fmt::Display for Version {

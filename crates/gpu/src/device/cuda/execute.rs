@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUdeviceptr};
 use lily_checkpoint::Bytes;
 
-use super::driver::{Context, Version, WARPGROUPS, check};
+use super::driver::{self, Context, Version, WARPGROUPS, check};
 use super::graph::CudaPlan;
 use super::launch::Launch;
 use super::library::Library;
@@ -172,6 +172,11 @@ impl Device for CudaDevice {
 
     fn tiles(&self) -> Tiles {
         self.tiles
+    }
+
+    fn fingerprint(&self) -> String {
+        let kernels = self.library.as_ref().map_or("", |library| library.name());
+        format!("{}, driver {:?}, kernels {kernels}", self.name, driver::release())
     }
 
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {

@@ -1,7 +1,6 @@
 //! The kernels as machine code for one GPU and one model.
 
 use std::ffi::{CString, c_int};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{env, fs, process, ptr};
@@ -10,7 +9,7 @@ use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule};
 use cudarc::nvrtc::sys as nvrtc;
 
 use super::driver::{Context, check};
-use crate::device::{Constant, DeviceError};
+use crate::device::{Constant, DeviceError, Identity, identity};
 use crate::kernel::Kernel;
 use crate::kernels::FUNCTION_CONSTANTS;
 
@@ -23,28 +22,45 @@ const SOURCE: &str = include_str!(concat!(env!("OUT_DIR"), "/kernels.cu"));
 /// # Errors
 /// If NVRTC is not there or refuses.
 pub fn compile(architecture: &str, constants: &[Constant]) -> Result<Vec<u8>, DeviceError> {
-    let (flags, kept) = flags_and_place(architecture, constants);
-    if let Some(code) = kept.as_deref().and_then(read) {
+    let recipe = Recipe::new(architecture, constants, compiler_version());
+    if let Some(code) = recipe.kept().as_deref().and_then(read) {
         return Ok(code);
     }
-    make(&flags, kept.as_deref())
+    recipe.make()
 }
 
-/// As NVRTC has it, and where the result is kept if anywhere.
-fn flags_and_place(architecture: &str, constants: &[Constant]) -> (Vec<String>, Option<PathBuf>) {
-    let flags = flags(architecture, constants);
-    let caches = folder_of_caches(|name| env::var_os(name).map(PathBuf::from));
-    let kept = caches.map(|caches| path(&caches, &flags, compiler_version()));
-    (flags, kept)
+/// How NVRTC compiles the kernels.
+struct Recipe {
+    flags: Vec<String>,
+    /// Stands for all that the result depends on.
+    name: String,
 }
 
-fn make(flags: &[String], kept: Option<&Path>) -> Result<Vec<u8>, DeviceError> {
-    let code = run_nvrtc(flags).map_err(|problem| DeviceError::Failed { name: "NVRTC".to_owned(), problem })?;
-    if let Some(path) = kept {
-        // Only time is lost if it cannot be kept.
-        let _ = keep(path, &code);
+impl Recipe {
+    fn new(architecture: &str, constants: &[Constant], compiler: Option<[c_int; 2]>) -> Self {
+        let flags = flags(architecture, constants);
+        let (options, compiler) = (flags.join(" "), format!("NVRTC {compiler:?}"));
+        let identity =
+            Identity { source: SOURCE, options: &options, constants, compiler: &compiler, device: architecture };
+        let name = identity.name();
+        Self { flags, name }
     }
-    Ok(code)
+
+    /// Where the result is kept, if anywhere.
+    fn kept(&self) -> Option<PathBuf> {
+        let caches = folder_of_caches(|name| env::var_os(name).map(PathBuf::from));
+        caches.map(|caches| identity::path(&caches, &self.name, "cubin"))
+    }
+
+    fn make(&self) -> Result<Vec<u8>, DeviceError> {
+        let code =
+            run_nvrtc(&self.flags).map_err(|problem| DeviceError::Failed { name: "NVRTC".to_owned(), problem })?;
+        if let Some(path) = self.kept() {
+            // Only time is lost if it cannot be kept.
+            let _ = keep(&path, &code);
+        }
+        Ok(code)
+    }
 }
 
 /// What is kept there, if that is the whole of it.
@@ -106,13 +122,6 @@ fn compiler_version() -> Option<[c_int; 2]> {
     // SAFETY: the library is there, and writes two numbers.
     let told = has_compiler().then(|| unsafe { nvrtc::nvrtcVersion(&raw mut major, &raw mut minor) });
     told.filter(|told| *told == nvrtc::nvrtcResult::NVRTC_SUCCESS).map(|_| [major, minor])
-}
-
-/// A name of its own for each source text, each way to compile it and each compiler.
-fn path(caches: &Path, flags: &[String], compiler: Option<[c_int; 2]>) -> PathBuf {
-    let mut hasher = DefaultHasher::new();
-    (SOURCE, flags, compiler).hash(&mut hasher);
-    caches.join("lily").join(format!("kernels-{:016x}.cubin", hasher.finish()))
 }
 
 /// Under another name first, so that no one reads half of it.
@@ -191,6 +200,7 @@ impl Drop for Program {
 #[derive(Debug)]
 pub(super) struct Library {
     module: CUmodule,
+    name: String,
     context: Arc<Context>,
 }
 
@@ -207,9 +217,10 @@ impl Library {
         constants: &[Constant],
         failed: impl Fn(String) -> DeviceError,
     ) -> Result<Arc<Self>, DeviceError> {
-        let (flags, kept) = flags_and_place(architecture, constants);
-        if let Some((path, code)) = kept.as_ref().and_then(|path| Some((path, read(path)?))) {
-            match Self::load(Arc::clone(context), &code) {
+        let recipe = Recipe::new(architecture, constants, compiler_version());
+        let load = |code: &[u8]| Self::load(Arc::clone(context), code, recipe.name.clone());
+        if let Some((path, code)) = recipe.kept().and_then(|path| read(&path).map(|code| (path, code))) {
+            match load(&code) {
                 Ok(library) => return Ok(library),
                 Err(problem) => {
                     tracing::warn!("{}: {problem}: the kernels are compiled again", path.display());
@@ -217,15 +228,20 @@ impl Library {
                 }
             }
         }
-        Self::load(Arc::clone(context), &make(&flags, kept.as_deref())?).map_err(failed)
+        load(&recipe.make()?).map_err(failed)
     }
 
     /// Brings machine code to the GPU.
-    fn load(context: Arc<Context>, code: &[u8]) -> Result<Arc<Self>, String> {
+    fn load(context: Arc<Context>, code: &[u8], name: String) -> Result<Arc<Self>, String> {
         let mut module = ptr::null_mut();
         // SAFETY: the code is an ELF image, which says its own length.
         check(unsafe { sys::cuModuleLoadData(&raw mut module, code.as_ptr().cast()) }, "cuModuleLoadData")?;
-        Ok(Arc::new(Self { module, context }))
+        Ok(Arc::new(Self { module, name, context }))
+    }
+
+    /// Stands for the kernels' text and shapes, the GPU's architecture and NVRTC's version.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// A kernel, ready to be given what storage it is launched with.
@@ -269,7 +285,7 @@ mod tests {
     #[test]
     fn code_is_found_again_only_for_the_same_gpu_shapes_and_compiler() {
         let name = |architecture: &str, hidden: u32, version| {
-            path(Path::new(CACHES), &flags(architecture, &[Constant::Uint(hidden)]), version)
+            Recipe::new(architecture, &[Constant::Uint(hidden)], version).name
         };
         let named = || {
             [("sm_90", 256, [13, 0]), ("sm_90", 2048, [13, 0]), ("sm_100", 256, [13, 0]), ("sm_90", 256, [12, 9])]

@@ -11,7 +11,7 @@ use objc2_foundation::{NSArray, NSError, NSURL};
 use objc2_metal::{MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLComputePipelineDescriptor, MTLDevice};
 use tracing::warn;
 
-use super::archive_name::Identity;
+use crate::device::identity;
 
 /// The file and what is in it.
 pub(super) struct Archive {
@@ -23,9 +23,10 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Opens the file of this identity in the user's folder of caches, or begins a new one.
-    pub(super) fn open(device: &ProtocolObject<dyn MTLDevice>, identity: &Identity<'_>) -> Self {
-        Self::open_at(device, std::env::home_dir().map(|home| identity.path(&home.join("Library/Caches"))))
+    /// Opens the file of kernels of this name in the user's folder of caches, or begins a new one.
+    pub(super) fn open(device: &ProtocolObject<dyn MTLDevice>, name: &str) -> Self {
+        let caches = std::env::home_dir().map(|home| home.join("Library/Caches"));
+        Self::open_at(device, caches.map(|caches| identity::path(&caches, name, "metalarchive")))
     }
 
     fn open_at(device: &ProtocolObject<dyn MTLDevice>, path: Option<PathBuf>) -> Self {

@@ -185,6 +185,11 @@ impl Device for MetalDevice {
         if tensors { Tiles::Tensor } else { Tiles::Simdgroup }
     }
 
+    /// macOS, whose version and build is in the kernels' name, is compiler and driver.
+    fn fingerprint(&self) -> String {
+        format!("{}, kernels {}", self.name, self.library.as_ref().map_or("", Library::name))
+    }
+
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
         let library = autoreleasepool(|_| Library::compile(&self.chip, constants))?;
         let path = match (library.tensors(), library.refusal()) {

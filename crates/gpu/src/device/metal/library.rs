@@ -15,9 +15,8 @@ use objc2_metal::{
 use tracing::{debug, warn};
 
 use super::archive::Archive;
-use super::archive_name::Identity;
 use super::chip::Chip;
-use crate::device::{Constant, DeviceError};
+use crate::device::{Constant, DeviceError, Identity};
 use crate::kernel::Kernel;
 use crate::{METAL_SOURCE, kernels};
 
@@ -44,6 +43,8 @@ pub(super) struct Library {
     tensors: bool,
     /// Why not, on a chip that has them.
     refusal: Option<DeviceError>,
+    /// Stands for all that the compiled kernels depend on.
+    name: String,
     archive: Archive,
     pipelines: HashMap<&'static str, Pipeline>,
 }
@@ -94,11 +95,13 @@ impl Library {
             source: METAL_SOURCE,
             options: if tensors { "4.0 safe precise" } else { "3.1 safe precise" },
             constants,
-            system: &chip.system,
+            compiler: &chip.system,
             device: &format!("{} {}", chip.name, chip.architecture),
         };
+        let name = identity.name();
         Ok(Self {
-            archive: Archive::open(&chip.device, &identity),
+            archive: Archive::open(&chip.device, &name),
+            name,
             device: chip.device.clone(),
             library,
             constants: values(constants),
@@ -116,6 +119,11 @@ impl Library {
     /// Why they cannot, if the chip has such operations.
     pub(super) fn refusal(&self) -> Option<&DeviceError> {
         self.refusal.as_ref()
+    }
+
+    /// That of its [`Identity`].
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// A kernel.
