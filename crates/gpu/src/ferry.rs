@@ -11,7 +11,7 @@ use crate::runner::Runner;
 use crate::shapes::{HEAD, PAGE};
 use crate::state::{Frozen, Held, Snapshot, States};
 
-/// A part is one in so many of the recurrent states, 8 MiB at the 35B, or the page that ends it: some milliseconds of copying.
+/// A part is at most one in so many of the recurrent states, 8 MiB at the 35B: some milliseconds of copying.
 const PARTS: u64 = 8;
 
 /// What is on its way; one snapshot in each direction.
@@ -34,6 +34,11 @@ struct Arriving {
     pages: usize,
     recurrent: u64,
     began: Moment,
+}
+
+/// The most that a part is: a page of keys and values is not divided.
+fn most_of_a_part(states: &States) -> u64 {
+    states.recurrent_bytes().div_ceil(PARTS).max(states.page_bytes())
 }
 
 impl Ferry {
@@ -60,7 +65,7 @@ impl Ferry {
         };
         // Nobody writes to what a snapshot holds: a sequence that shares its last page takes a copy of it first.
         let Copied { pages, recurrent, length, .. } = &mut leaving.copied;
-        let mut left = frozen.recurrent.bytes.div_ceil(PARTS);
+        let mut left = most_of_a_part(states);
         let missing = frozen.recurrent.bytes - recurrent.len() as u64;
         let part = missing.min(left);
         if part > 0 {
@@ -70,7 +75,7 @@ impl Ferry {
             left -= part;
         }
         for page in &frozen.pages[first + pages.len()..] {
-            if left == 0 {
+            if left < states.page_bytes() {
                 break;
             }
             let mut bytes = Vec::new();
@@ -79,7 +84,7 @@ impl Ferry {
                 bytes.resize(begin + range.bytes as usize, 0);
                 runner.fetch(range, &mut bytes[begin..])?;
             }
-            left = left.saturating_sub(bytes.len() as u64);
+            left -= bytes.len() as u64;
             pages.push(Arc::new(bytes));
         }
         if first + pages.len() < frozen.pages.len() || (recurrent.len() as u64) < frozen.recurrent.bytes {
@@ -115,7 +120,7 @@ impl Ferry {
             }
         };
         let Arriving { frozen, pages, recurrent, began, .. } = &mut arriving;
-        let mut left = frozen.recurrent.bytes.div_ceil(PARTS);
+        let mut left = most_of_a_part(states);
         let part = (read.recurrent.len() as u64 - *recurrent).min(left);
         if part > 0 {
             let bytes = &read.recurrent[*recurrent as usize..][..part as usize];
@@ -124,7 +129,7 @@ impl Ferry {
             left -= part;
         }
         for (page, bytes) in frozen.pages[read.first..].iter().zip(&read.pages).skip(*pages) {
-            if left == 0 {
+            if left < states.page_bytes() {
                 break;
             }
             let mut begin = 0;
@@ -133,7 +138,7 @@ impl Ferry {
                 runner.store(range, &bytes[begin..end])?;
                 begin = end;
             }
-            left = left.saturating_sub(bytes.len() as u64);
+            left -= bytes.len() as u64;
             *pages += 1;
         }
         if *pages < read.pages.len() || *recurrent < read.recurrent.len() as u64 {

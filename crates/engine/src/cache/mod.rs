@@ -45,7 +45,7 @@
 //! A request waits for the disk, up to [`DiskOptions::patience`]. `disk` has the format, `tier` the book-keeping.
 //!
 //! The disk's threads reach no GPU: what they write is fetched from there before, what they have read is brought there after, by the
-//! engine's thread, some milliseconds of it between two steps (`tier/ferry`).
+//! engine's thread, one part between two steps (`tier/ferry`), of what comes in first.
 
 mod disk;
 mod ledger;

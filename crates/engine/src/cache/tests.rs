@@ -59,6 +59,8 @@ struct Far(bool);
 #[derive(Default)]
 struct Way {
     far: Far,
+    /// Steps so far.
+    steps: usize,
     fetching: Option<u64>,
     adopting: Option<u64>,
 }
@@ -73,6 +75,7 @@ impl Far {
 
 impl Carrier<Snapshot> for Way {
     fn fetch(&mut self, snapshot: &Snapshot, from: usize) -> Result<Option<Snapshot>, BackendError> {
+        self.steps += 1;
         if !self.far.step(&mut self.fetching, snapshot.number) {
             return Ok(None);
         }
@@ -86,6 +89,7 @@ impl Carrier<Snapshot> for Way {
     }
 
     fn adopt(&mut self, read: &Snapshot) -> Result<Option<Snapshot>, BackendError> {
+        self.steps += 1;
         Ok(self.far.step(&mut self.adopting, read.number).then(|| read.clone()))
     }
 
@@ -263,7 +267,11 @@ proptest! {
                             Found::Nothing => {}
                         }
                     }
-                    Act::Poll => drop(cache.carry(&mut way)),
+                    Act::Poll => {
+                        let steps = way.steps;
+                        cache.carry(&mut way);
+                        prop_assert!(way.steps <= steps + 1, "more than a part at once");
+                    }
                     Act::Stop(stopped) => gate.stop(stopped),
                     Act::LetGo => drop(cache.let_one_go()),
                     Act::Settle => {

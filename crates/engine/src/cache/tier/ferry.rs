@@ -37,70 +37,70 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.tier.as_ref().is_some_and(|tier| !tier.outgoing.is_empty() || !tier.incoming.is_empty())
     }
 
-    /// Takes in what the disk's threads have done, and carries a part of what is on its way to them and from them; says whether
+    /// Takes in what the disk's threads have done, and carries one part of what is on its way from them or to them; says whether
     /// there is more to carry.
     pub(crate) fn carry(&mut self, carrier: &mut impl Carrier<S>) -> bool {
         self.poll();
-        let leaving = self.carry_out(carrier);
-        self.carry_in(carrier) || leaving
+        // Somebody waits for what comes in.
+        if self.tier.as_ref().is_some_and(|tier| !tier.incoming.is_empty()) {
+            self.carry_in(carrier);
+        } else {
+            self.carry_out(carrier);
+        }
+        self.has_cargo()
     }
 
-    fn carry_out(&mut self, carrier: &mut impl Carrier<S>) -> bool {
-        while let Some(tier) = &mut self.tier
-            && let Some(write) = tier.outgoing.front()
-        {
-            let (from, length) = (write.header.from as usize, write.header.length as usize);
-            let fetched = match carrier.fetch(&write.snapshot, from) {
-                Ok(None) => return true,
-                Ok(Some(fetched)) => Ok(fetched),
-                Err(error) => Err(error),
-            };
-            self.leaving -= tier.archive.transit_bytes(from, length);
-            let Some(write) = tier.outgoing.pop_front() else { return false };
-            let fetched = fetched.map(|fetched| (carrier.pieces(&fetched), fetched));
-            if let Ok((pieces, _)) = &fetched {
-                self.ledger.add(pieces);
-                self.in_use.add(pieces);
-            }
-            self.ledger.remove(&write.pieces);
-            self.in_use.remove(&write.pieces);
-            match (fetched, &self.tier) {
-                (Ok((pieces, snapshot)), Some(tier)) => tier.disk.write(Write { snapshot, pieces, ..write }),
-                (Ok(_), None) => {}
-                (Err(error), _) => {
-                    self.written(write.id, write.number, &write.header, Err(WriteFailure::NotFetched(error)));
-                }
-            }
+    /// A part of the first that goes out, or what came of it.
+    fn carry_out(&mut self, carrier: &mut impl Carrier<S>) {
+        let Some(tier) = &mut self.tier else { return };
+        let Some(write) = tier.outgoing.front() else { return };
+        let (from, length) = (write.header.from as usize, write.header.length as usize);
+        let fetched = match carrier.fetch(&write.snapshot, from) {
+            Ok(None) => return,
+            Ok(Some(fetched)) => Ok((carrier.pieces(&fetched), fetched)),
+            Err(error) => Err(error),
+        };
+        self.leaving -= tier.archive.transit_bytes(from, length);
+        let Some(write) = tier.outgoing.pop_front() else { return };
+        if let Ok((pieces, _)) = &fetched {
+            self.ledger.add(pieces);
+            self.in_use.add(pieces);
         }
-        false
+        self.ledger.remove(&write.pieces);
+        self.in_use.remove(&write.pieces);
+        match fetched {
+            Ok((pieces, snapshot)) => tier.disk.write(Write { snapshot, pieces, ..write }),
+            Err(error) => self.written(write.id, write.number, &write.header, Err(WriteFailure::NotFetched(error))),
+        }
     }
 
-    fn carry_in(&mut self, carrier: &mut impl Carrier<S>) -> bool {
-        while let Some(Incoming { read, .. }) = self.tier.as_ref().and_then(|tier| tier.incoming.front()) {
-            let adopted = match carrier.adopt(read) {
-                Ok(None) => return true,
-                Ok(Some(adopted)) => Ok(adopted),
-                Err(BackendError::Full(_)) if self.let_one_go() => continue,
-                Err(error) => Err(error),
-            };
-            let Some(Incoming { id, read, base }) = self.tier.as_mut().and_then(|tier| tier.incoming.pop_front())
-            else {
-                return false;
-            };
-            drop(read);
-            match adopted {
-                Ok(snapshot) => {
-                    self.stats.disk_reads += 1;
-                    let pieces = carrier.pieces(&snapshot);
-                    self.arrived(id, base, Some((snapshot, pieces)));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a snapshot that was read from disk cannot be used now");
-                    self.stats.disk_errors += 1;
-                    self.arrived(id, base, None);
-                }
+    /// A part of the first that comes in, or what came of it.
+    fn carry_in(&mut self, carrier: &mut impl Carrier<S>) {
+        let adopted = loop {
+            let Some(tier) = &self.tier else { return };
+            let Some(Incoming { read, .. }) = tier.incoming.front() else { return };
+            match carrier.adopt(read) {
+                Ok(None) => return,
+                Ok(Some(adopted)) => break Ok(adopted),
+                Err(BackendError::Full(_)) if self.let_one_go() => {}
+                Err(error) => break Err(error),
+            }
+        };
+        let Some(Incoming { id, read, base }) = self.tier.as_mut().and_then(|tier| tier.incoming.pop_front()) else {
+            return;
+        };
+        drop(read);
+        match adopted {
+            Ok(snapshot) => {
+                self.stats.disk_reads += 1;
+                let pieces = carrier.pieces(&snapshot);
+                self.arrived(id, base, Some((snapshot, pieces)));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a snapshot that was read from disk cannot be used now");
+                self.stats.disk_errors += 1;
+                self.arrived(id, base, None);
             }
         }
-        false
     }
 }
