@@ -32,8 +32,8 @@ pub trait Archive<S>: Send + Sync + 'static {
     /// Bytes in memory of a snapshot of `length` tokens that shares nothing.
     fn memory_bytes(&self, length: usize) -> u64;
 
-    /// Bytes of host memory that tokens `from..to` and the state take on their way to or from the disk, beside the snapshot: 0
-    /// where the archive works on the snapshot itself.
+    /// Bytes of the machine's memory that tokens `from..to` and the state take on their way to or from the disk, beside the
+    /// snapshot: 0 where the archive works on the snapshot itself.
     fn transit_bytes(&self, _from: usize, _to: usize) -> u64 {
         0
     }

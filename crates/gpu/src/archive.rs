@@ -30,8 +30,8 @@ pub(crate) struct Copied {
 impl Copied {
     /// What it takes.
     pub(crate) fn bytes(&self) -> u64 {
-        let pages: usize = self.pages.iter().map(|page| page.len()).sum();
-        (pages + self.recurrent.len()) as u64
+        let pages: usize = self.pages.iter().map(|page| page.capacity()).sum();
+        (pages + self.recurrent.capacity()) as u64
     }
 }
 

@@ -78,7 +78,7 @@ impl Ferry {
             if left < states.page_bytes() {
                 break;
             }
-            let mut bytes = Vec::new();
+            let mut bytes = Vec::with_capacity(states.page_bytes() as usize);
             for range in states.page_parts(&runner.memory, page.index) {
                 let begin = bytes.len();
                 bytes.resize(begin + range.bytes as usize, 0);

@@ -115,7 +115,9 @@ fn what_is_read_back_goes_on_with_the_same_bits() {
         let history = archive.read_history(None, 0, first, &mut &files[0][0][..]).expect("a history");
         let of_both = read(&archive, Some(&history), [first, second], &files[1]);
         let of_second = read(&archive, Some(&parent), [first, second], &files[1]);
-        for (read, what) in [(of_both, "a chain"), (of_second, "onto what is there")] {
+        for (read, from, what) in [(of_both, 0, "a chain"), (of_second, first, "onto what is there")] {
+            let held: u64 = backend.pieces(&read).iter().map(|piece| piece.bytes).sum();
+            assert_eq!(held, archive.transit_bytes(from, second), "{what}");
             let (adopted, parts) = whole(|| backend.adopt(&read));
             assert!(parts >= least_parts(&archive, archive.transit_bytes(first, second)), "{parts} parts");
             assert_eq!(bits(&mut backend, &adopted), expected, "{first} and {second}: {what}");

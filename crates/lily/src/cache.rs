@@ -14,6 +14,8 @@ use lily_engine::{CacheOptions, DiskOptions};
 const LEAST_SHARE: u64 = 8;
 /// The most that a cache takes unasked.
 const MOST: u64 = 32 << 30;
+/// Of the machine's memory, what a GPU's snapshots may take on their way to the disk and back, one part in so many.
+const TRANSIT_SHARE: u64 = 8;
 /// Begins a message in ChatML.
 const MESSAGE_BEGIN: &str = "<|im_start|>";
 /// Bytes looked at of each part of a matrix, at its beginning and at its middle.
@@ -57,6 +59,12 @@ impl CacheSize {
 
 fn least(plan: &MemoryPlan, available: u64) -> u64 {
     available.saturating_sub(plan.weights + plan.workspace) / LEAST_SHARE
+}
+
+/// What copies of a GPU's snapshots, on their way to the disk and back, may take of this `machine`'s memory. They count as the
+/// cache's, which may hold `bytes`.
+pub(crate) fn transit(bytes: u64, machine: u64) -> u64 {
+    CacheOptions::new(bytes).transit.min(machine / TRANSIT_SHARE)
 }
 
 /// Refuses a directory for a cache that has no memory: what is on disk goes through it.
@@ -177,6 +185,12 @@ mod tests {
         assert_eq!((largest.context, largest.cache), (3072, 500));
         assert_eq!(CacheSize::Off.largest(&PLAN, 5100).expect("it fits").context, 4096);
         assert_eq!(CacheSize::Share.largest(&PLAN, 1000), None);
+    }
+
+    #[test]
+    fn what_is_on_its_way_takes_its_share_of_the_machine() {
+        assert_eq!(transit(24 << 30, 128 << 30), 12 << 30, "half of the cache");
+        assert_eq!(transit(24 << 30, 16 << 30), 2 << 30, "an eighth of the machine");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use lily_gpu::{Outline, Step};
 
 use crate::cache::CacheSize;
 use crate::cli::{InspectArgs, PlanArgs, TilesChoice};
-use crate::load::{machine_memory, open_checkpoint, plan};
+use crate::load::{machine_memory, open_checkpoint, plan, transit};
 
 /// Prints shapes, bits and bytes, and the memory plan.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
@@ -38,13 +38,21 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
 }
 
 fn print_memory(out: &mut impl Write, config: &Config, weights: u64, args: &InspectArgs) -> Result<()> {
-    let (_, plan) = args
+    let (device, plan) = args
         .model
         .device
         .choose(|device| plan(config, weights, args.model.max_context, args.parallel, device, CacheSize::Share))?;
     writeln!(out, "Memory for {} sequences of {} tokens", plan.parallel, plan.context)?;
     writeln!(out, "{plan}")?;
-    writeln!(out, "this machine {:>9.1} MiB", machine_memory()? as f64 / (1024.0 * 1024.0))?;
+    let mib = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
+    if let Some(transit) = transit(config, &plan, device)? {
+        writeln!(
+            out,
+            "With --cache-dir {:.1} MiB of the prefix cache, at most, are in this machine's memory",
+            mib(transit)
+        )?;
+    }
+    writeln!(out, "this machine {:>9.1} MiB", mib(machine_memory()?))?;
     Ok(())
 }
 

@@ -81,8 +81,12 @@ impl Model {
 
     /// What the GPU is to hold, and how many bytes of it the prefix cache may count as its own.
     fn gpu_options(&self) -> Result<(lily_gpu::Options, u64)> {
-        let options = device::options(self.plan.context, self.plan.parallel);
-        Ok(options.with_cache(&self.checkpoint.config, self.plan.cache)?)
+        gpu_options(&self.checkpoint.config, &self.plan)
+    }
+
+    /// [`transit`] of it.
+    pub(crate) fn transit(&self) -> Result<Option<u64>> {
+        transit(&self.checkpoint.config, &self.plan, self.device)
     }
 
     /// An engine with a thread of its own.
@@ -106,11 +110,24 @@ impl Model {
             Device::Cpu => Ok(Engine::start(self.cpu()?, options)),
             Device::Gpu { .. } => {
                 let (gpu, cache_bytes) = self.gpu_options()?;
-                options.cache.bytes = cache_bytes;
+                let transit = cache::transit(cache_bytes, machine_memory()?);
+                (options.cache.bytes, options.cache.transit) = (cache_bytes, transit);
                 options.prefill_chunk = gpu.prefill_rows;
                 Ok(Engine::start(self.gpu()?, options))
             }
         }
+    }
+}
+
+fn gpu_options(config: &Config, plan: &MemoryPlan) -> Result<(lily_gpu::Options, u64)> {
+    Ok(device::options(plan.context, plan.parallel).with_cache(config, plan.cache)?)
+}
+
+/// What of a planned prefix cache may be in this machine's memory on its way to the disk and back; `None` if all of it is there.
+pub(crate) fn transit(config: &Config, plan: &MemoryPlan, device: Device) -> Result<Option<u64>> {
+    match device {
+        Device::Cpu => Ok(None),
+        Device::Gpu { .. } => Ok(Some(cache::transit(gpu_options(config, plan)?.1, machine_memory()?))),
     }
 }
 

@@ -57,6 +57,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         std::fs::create_dir_all(directory).with_context(|| format!("--cache-dir {}", directory.display()))?;
     }
     let on_disk = disk.is_some();
+    let transit = if on_disk { model.transit()? } else { None };
     let engine = model.start_with(|cache| cache.interval = args.cache_interval as usize, disk)?;
     let mut app = App {
         engine,
@@ -93,6 +94,12 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
             bytes(model.plan.cache),
             started.elapsed().as_secs_f64()
         ));
+        if let Some(transit) = transit {
+            let transit = bytes(transit);
+            tell(format_args!(
+                "of the prefix cache at most {transit} are in this machine's memory, to the disk and back"
+            ));
+        }
         if context < SHORT_CONTEXT {
             tell(format_args!(
                 "warning: {context} tokens, a prompt and its reply together, are too few for most clients"

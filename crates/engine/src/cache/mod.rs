@@ -32,6 +32,9 @@
 //! write or a read that would be too much is not begun. A backend that shares a pool between sequences and snapshots may
 //! find it full for a step: then snapshots go too, one by one, until the step goes through.
 //!
+//! Copies on their way to the disk and from it, of a backend that has its snapshots elsewhere than in the machine's memory, count
+//! too, as long as they are there; there are never more of them than [`transit`](CacheOptions::transit).
+//!
 //! # Requests side by side
 //! A request whose prompt begins as that of one that is being read waits for it, if it saves `spacing` tokens, and goes on
 //! from the snapshot at the last place they share. It waits only for sequences that read; those never wait. Whoever is
@@ -131,10 +134,10 @@ pub(crate) struct Cache<S> {
     ledger: Ledger,
     /// Those among them that the disk's threads use.
     in_use: Ledger,
-    /// Bytes that are being read from disk.
+    /// Bytes that snapshots will take that are being read from disk.
     arriving: u64,
-    /// Bytes into which snapshots are being copied for the disk.
-    leaving: u64,
+    /// Bytes of copies on their way to the disk or from it, beside the snapshots, since they were to be made.
+    transit: u64,
     /// Snapshots in memory, the least recently used first.
     order: BTreeMap<u64, Id>,
     clock: u64,
@@ -151,7 +154,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             ledger: Ledger::default(),
             in_use: Ledger::default(),
             arriving: 0,
-            leaving: 0,
+            transit: 0,
             order: BTreeMap::new(),
             clock: 0,
             tier: None,
@@ -161,13 +164,18 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
 
     /// Bytes that its memory takes.
     fn bytes(&self) -> u64 {
-        self.ledger.bytes() + self.arriving + self.leaving + self.tree.bytes()
+        self.ledger.bytes() + self.arriving + self.transit + self.tree.bytes()
     }
 
     /// Whether so many bytes more can be had beside what cannot be let go. Of the tree some could be, but seldom much.
     fn has_room(&self, bytes: u64) -> bool {
-        (self.in_use.bytes() + self.arriving + self.leaving + self.tree.bytes()).saturating_add(bytes)
+        (self.in_use.bytes() + self.arriving + self.transit + self.tree.bytes()).saturating_add(bytes)
             <= self.options.bytes
+    }
+
+    /// Whether so many bytes more may be on their way to the disk and from it.
+    fn has_way(&self, bytes: u64) -> bool {
+        self.transit.saturating_add(bytes) <= self.options.transit
     }
 
     /// Whether so many bytes more can be had without letting anything go.

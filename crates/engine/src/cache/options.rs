@@ -8,6 +8,9 @@ use std::time::Duration;
 pub struct CacheOptions {
     /// Bytes of memory at most; 0 switches the cache off.
     pub bytes: u64,
+    /// Of these, what copies on their way to the disk and from it may take, which are in the machine's memory wherever the
+    /// snapshots are.
+    pub transit: u64,
     /// Tokens that begin a message, `<|im_start|>` in ChatML: the state before one is kept.
     pub boundaries: Vec<u32>,
     /// And the state every so many tokens; at least 1.
@@ -25,10 +28,11 @@ impl CacheOptions {
         Self::new(0)
     }
 
-    /// Every 1,024 tokens, at least 256 apart, no boundaries, no disk.
+    /// Every 1,024 tokens, at least 256 apart, no boundaries, no disk. Half of it may be on its way, which one snapshot that has
+    /// room, and its copy too, does not exceed.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        Self { bytes, boundaries: Vec::new(), interval: 1024, spacing: 256, disk: None }
+        Self { bytes, transit: bytes / 2, boundaries: Vec::new(), interval: 1024, spacing: 256, disk: None }
     }
 }
 

@@ -20,8 +20,6 @@ struct Frozen {
     number: u64,
     length: usize,
     pages: Vec<u64>,
-    /// Bytes of a copy on its way to the disk.
-    copied: Option<u64>,
 }
 
 type Snapshot = Arc<Frozen>;
@@ -29,7 +27,7 @@ type Snapshot = Arc<Frozen>;
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 fn frozen(length: usize, pages: Vec<u64>) -> Snapshot {
-    Arc::new(Frozen { number: NUMBERS.fetch_add(1, Ordering::Relaxed), length, pages, copied: None })
+    Arc::new(Frozen { number: NUMBERS.fetch_add(1, Ordering::Relaxed), length, pages })
 }
 
 fn snapshot(tokens: &[u32]) -> Snapshot {
@@ -40,9 +38,6 @@ fn snapshot(tokens: &[u32]) -> Snapshot {
 }
 
 fn pieces(snapshot: &Snapshot) -> Vec<Piece> {
-    if let Some(bytes) = snapshot.copied {
-        return vec![Piece { id: snapshot.number, bytes }];
-    }
     let state = Piece { id: snapshot.number, bytes: STATE };
     let page = |&hash: &u64| Piece { id: hash | 1 << 63, bytes: PAGE_BYTES };
     std::iter::once(state).chain(snapshot.pages.iter().map(page)).collect()
@@ -74,7 +69,7 @@ impl Far {
 }
 
 impl Carrier<Snapshot> for Way {
-    fn fetch(&mut self, snapshot: &Snapshot, from: usize) -> Result<Option<Snapshot>, BackendError> {
+    fn fetch(&mut self, snapshot: &Snapshot, _from: usize) -> Result<Option<Snapshot>, BackendError> {
         self.steps += 1;
         if !self.far.step(&mut self.fetching, snapshot.number) {
             return Ok(None);
@@ -82,10 +77,7 @@ impl Carrier<Snapshot> for Way {
         if self.far == Far(false) {
             return Ok(Some(snapshot.clone()));
         }
-        let Frozen { length, ref pages, .. } = **snapshot;
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let copied = Some(transit(from, length));
-        Ok(Some(Arc::new(Frozen { number, length, pages: pages.clone(), copied })))
+        Ok(Some(frozen(snapshot.length, snapshot.pages.clone())))
     }
 
     fn adopt(&mut self, read: &Snapshot) -> Result<Option<Snapshot>, BackendError> {
@@ -280,13 +272,14 @@ proptest! {
                     }
                 }
                 prop_assert!(cache.bytes() <= cap, "{} of {cap} after {act:?}", cache.bytes());
+                prop_assert!(cache.transit <= cap / 2, "{} of {cap} on their way after {act:?}", cache.transit);
                 prop_assert!(cache.stats().disk_bytes <= disk);
             }
             gate.stop(false);
             settle(&mut cache, far);
             prop_assert!(cache.bytes() <= cap);
             while cache.let_one_go() {}
-            let left = (cache.ledger.bytes(), cache.in_use.bytes(), cache.arriving, cache.leaving);
+            let left = (cache.ledger.bytes(), cache.in_use.bytes(), cache.arriving, cache.transit);
             prop_assert_eq!(left, (0, 0, 0, 0));
             prop_assert_eq!(cache.stats().disk_errors, 0);
         }
@@ -372,6 +365,38 @@ fn a_copy_for_the_disk_counts_and_frees_its_original() {
     assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
     settle(&mut cache, Far(true));
     assert_eq!(cache.bytes() - cache.tree.bytes(), own);
+}
+
+/// What is on its way there and back together keeps to its bytes: another write, another read waits until there is room.
+#[test]
+fn what_is_on_its_way_is_bounded() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let _opens = Opens(gate.clone());
+    let copy = transit(0, 100);
+    cache.options.transit = copy + 1;
+    gate.stop(true);
+    for name in 0..2 {
+        keep(&mut cache, &text(name, 100), Lasts::OnDisk);
+        assert_eq!((cache.transit, cache.stats().disk_waiting), (copy, 1));
+    }
+    let mut way = Way { far: Far(true), ..Way::default() };
+    while cache.carry(&mut way) {}
+    assert_eq!(cache.transit, copy, "it is not written yet");
+    gate.stop(false);
+    settle(&mut cache, Far(true));
+    assert_eq!((cache.transit, cache.stats().disk_writes), (0, 2), "the other one's turn has come");
+    while cache.let_one_go() {}
+    gate.stop(true);
+    let ids = [0, 1].map(|name| cache.tree.find(&text(name, 100)).expect("it is on disk"));
+    assert_eq!(ids.map(|id| cache.read(id)), [Reading::UnderWay, Reading::NoRoomNow]);
+    assert_eq!(cache.transit, copy);
+    gate.stop(false);
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.transit, 0);
+    cache.options.transit = copy - 1;
+    assert_eq!(cache.read(ids[1]), Reading::NoRoom);
 }
 
 /// The same tokens are given up and written again before the first write is known to have ended: the file stays.

@@ -31,9 +31,11 @@ pub(super) struct OnDisk {
     writing: Option<u64>,
 }
 
-/// What a read that is under way holds: the bytes that it will bring, and the pieces that it builds on.
+/// What a read that is under way holds: the bytes that it will bring, those of the copy until then, and the pieces that it
+/// builds on.
 struct Arriving {
     bytes: u64,
+    transit: u64,
     base: Vec<Piece>,
 }
 
@@ -254,8 +256,8 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         // What waits to be written cannot be let go: of several together there is never more than half.
         let transit = tier.archive.transit_bytes(from, tokens.len());
         let pinned = self.in_use.missing(&held.pieces) + transit;
-        let crowded = tier.waiting > 0 && self.in_use.bytes() + pinned > self.options.bytes / 2;
-        if crowded || !self.has_room(pinned) {
+        let crowded = tier.waiting > 0 && self.in_use.bytes() + self.transit + pinned > self.options.bytes / 2;
+        if crowded || !self.has_room(pinned) || !self.has_way(transit) {
             return;
         }
         let parent_key =
@@ -288,7 +290,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         let number = tier.writes;
         self.ledger.add(&pieces);
         self.in_use.add(&pieces);
-        self.leaving += transit;
+        self.transit += transit;
         self.add_file(id, header.clone(), parent, Some(number));
         if let Some(tier) = &mut self.tier {
             tier.outgoing.push_back(Write { id, number, header, tokens: tokens[from..].to_vec(), snapshot, pieces });
@@ -391,16 +393,18 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         // What comes before the first of them is the base's.
         let from = files.first().map_or(0, |(_, header)| header.from as usize);
         let shared = tier.archive.memory_bytes(from).saturating_sub(tier.archive.memory_bytes(0));
-        let bytes = tier.archive.memory_bytes(length).saturating_sub(shared) + tier.archive.transit_bytes(from, length);
-        if !self.has_room(bytes + self.in_use.missing(&pieces)) {
+        let bytes = tier.archive.memory_bytes(length).saturating_sub(shared);
+        let transit = tier.archive.transit_bytes(from, length);
+        if !self.has_room(bytes + transit + self.in_use.missing(&pieces)) || !self.has_way(transit) {
             let busy = tier.waiting > 0 || !tier.reading.is_empty();
             return if busy { Reading::NoRoomNow } else { Reading::NoRoom };
         }
         self.ledger.add(&pieces);
         self.in_use.add(&pieces);
         self.arriving += bytes;
+        self.transit += transit;
         if let Some(tier) = &mut self.tier {
-            tier.reading.insert(id, Arriving { bytes, base: pieces });
+            tier.reading.insert(id, Arriving { bytes, transit, base: pieces });
             tier.disk.read(Read { id, base, files });
         }
         self.make_room(0);

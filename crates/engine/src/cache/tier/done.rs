@@ -42,9 +42,10 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     pub(super) fn arrived(&mut self, id: Id, base: Option<S>, snapshot: Option<(S, Vec<Piece>)>) {
         let Some(tier) = &mut self.tier else { return };
         tier.done += 1;
-        let Arriving { bytes, base: pieces_of_base } =
-            tier.reading.remove(&id).unwrap_or(Arriving { bytes: 0, base: Vec::new() });
+        let Arriving { bytes, transit, base: pieces_of_base } =
+            tier.reading.remove(&id).unwrap_or(Arriving { bytes: 0, transit: 0, base: Vec::new() });
         self.arriving -= bytes;
+        self.transit -= transit;
         if let Some((snapshot, pieces)) = snapshot {
             self.hold(id, snapshot, pieces, Lasts::OnDisk);
         }
@@ -58,6 +59,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     pub(super) fn written(&mut self, id: Id, number: u64, header: &Header, result: Result<(), WriteFailure>) {
         if let Some(tier) = &mut self.tier {
             tier.done += 1;
+            self.transit -= tier.archive.transit_bytes(header.from as usize, header.length as usize);
         }
         let again = self.count_write(&header.key);
         let own = self.tree.get_mut(id).and_then(|entry| entry.disk.as_mut());

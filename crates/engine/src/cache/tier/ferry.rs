@@ -57,19 +57,18 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         let (from, length) = (write.header.from as usize, write.header.length as usize);
         let fetched = match carrier.fetch(&write.snapshot, from) {
             Ok(None) => return,
-            Ok(Some(fetched)) => Ok((carrier.pieces(&fetched), fetched)),
+            Ok(Some(fetched)) => Ok(fetched),
             Err(error) => Err(error),
         };
-        self.leaving -= tier.archive.transit_bytes(from, length);
-        let Some(write) = tier.outgoing.pop_front() else { return };
-        if let Ok((pieces, _)) = &fetched {
-            self.ledger.add(pieces);
-            self.in_use.add(pieces);
+        let Some(mut write) = tier.outgoing.pop_front() else { return };
+        if fetched.is_err() || tier.archive.transit_bytes(from, length) > 0 {
+            // What is to be written, if anything, is the copy.
+            self.ledger.remove(&write.pieces);
+            self.in_use.remove(&write.pieces);
+            write.pieces.clear();
         }
-        self.ledger.remove(&write.pieces);
-        self.in_use.remove(&write.pieces);
         match fetched {
-            Ok((pieces, snapshot)) => tier.disk.write(Write { snapshot, pieces, ..write }),
+            Ok(snapshot) => tier.disk.write(Write { snapshot, ..write }),
             Err(error) => self.written(write.id, write.number, &write.header, Err(WriteFailure::NotFetched(error))),
         }
     }
