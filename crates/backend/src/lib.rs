@@ -220,6 +220,12 @@ pub trait Backend: Send + 'static {
         Ok(Some(read.clone()))
     }
 
+    /// How many of these snapshots, the first ones, have to be dropped so that [`adopt`](Self::adopt) finds room for what it did not;
+    /// `None` if all of them would not do. One that somebody else has too frees nothing, nor what it shares with a sequence.
+    fn evictions_for(&self, _read: &Self::Snapshot, _snapshots: &[&Self::Snapshot]) -> Option<usize> {
+        None
+    }
+
     /// A new sequence that goes on from a snapshot, with the bits the original would have.
     ///
     /// # Errors

@@ -32,6 +32,10 @@ impl Parked {
         self.job.client
     }
 
+    pub(crate) fn prompt(&self) -> &[u32] {
+        &self.job.prompt
+    }
+
     pub(crate) fn into_events(self) -> Events {
         self.job.events
     }

@@ -120,7 +120,8 @@ impl<B: Backend> Runner<B> {
 
     /// Carries a part of what is on its way to the disk and from it; says whether there is more.
     fn carry(&mut self) -> bool {
-        self.cache.as_mut().is_some_and(|cache| cache.carry(&mut self.backend))
+        let waiting: Vec<&[u32]> = self.parked.iter().map(Parked::prompt).collect();
+        self.cache.as_mut().is_some_and(|cache| cache.carry(&mut self.backend, &waiting))
     }
 
     /// Whether something is on its way to the disk or from it.

@@ -388,6 +388,10 @@ impl<D: Device> Backend for GpuBackend<D> {
         adopted
     }
 
+    fn evictions_for(&self, read: &Snapshot, snapshots: &[&Snapshot]) -> Option<usize> {
+        self.states.evictions_for(read, snapshots)
+    }
+
     fn restore(&mut self, snapshot: &Snapshot) -> Result<State, BackendError> {
         let Runner { device, memory, journal, .. } = &mut self.runner;
         self.states.restore(device, memory, journal, snapshot)

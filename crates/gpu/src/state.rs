@@ -1,5 +1,6 @@
 //! What a sequence holds on the device: a slot for its recurrent states, and pages of keys and values.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lily_backend::{BackendError, Piece};
@@ -41,6 +42,10 @@ impl Pool {
     /// All numbers below `size`.
     pub(crate) fn new(size: usize) -> Self {
         Self { free: Arc::new(Mutex::new((0..size as u32).rev().collect())) }
+    }
+
+    fn free(&self) -> usize {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn take(&self) -> Option<Lease> {
@@ -295,6 +300,30 @@ impl States {
             .allocate(self.recurrent_bytes(), "a snapshot from disk")
             .map_err(|error| BackendError::Device(error.to_string()))?;
         Ok(Frozen { length: read.length, pages, recurrent, made, returned: Arc::clone(&self.returned) })
+    }
+
+    /// How many of these snapshots, the first ones, have to go so that [`unfilled`](Self::unfilled) finds enough pages; `None` if all
+    /// of them would not do.
+    pub(crate) fn evictions_for(&self, Snapshot(read): &Snapshot, snapshots: &[&Snapshot]) -> Option<usize> {
+        let needed = if let Held::Host(read) = read { read.pages.len() } else { 0 };
+        let mut free = self.pages.free();
+        // Of each page, those that would still hold it.
+        let mut holders: HashMap<*const Lease, usize> = HashMap::new();
+        for (count, Snapshot(held)) in snapshots.iter().enumerate() {
+            if free >= needed {
+                return Some(count);
+            }
+            let Held::Device(frozen) = held else { continue };
+            if Arc::strong_count(frozen) > 1 {
+                continue;
+            }
+            for page in &frozen.pages {
+                let left = holders.entry(Arc::as_ptr(page)).or_insert_with(|| Arc::strong_count(page));
+                *left -= 1;
+                free += usize::from(*left == 0);
+            }
+        }
+        (free >= needed).then_some(snapshots.len())
     }
 
     /// Bytes of keys and values of a page, of all layers.

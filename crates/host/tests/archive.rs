@@ -197,6 +197,36 @@ fn what_finds_no_page_waits_for_one() {
     assert_eq!(bits(&mut backend, &adopted), expected);
 }
 
+/// As many snapshots are said to be in the way as are, of eight pages: two that share one, and one by itself.
+#[test]
+fn no_more_snapshots_go_than_are_in_the_way() {
+    let (mut backend, archive) = gpu(1, 4);
+    let blank = |onto: Option<&Snapshot>, tokens: [usize; 2]| {
+        let sizes = [archive.history_bytes(tokens[0], tokens[1]), archive.state_bytes()];
+        read(&archive, onto, tokens, &sizes.map(|size| vec![0; size as usize]))
+    };
+    let kept = |backend: &mut Gpu, read: Snapshot| whole(|| backend.adopt(&read)).0;
+    let arriving = blank(None, [0, 200]);
+    let short = kept(&mut backend, blank(None, [0, 70]));
+    let longer = kept(&mut backend, blank(Some(&short), [70, 130]));
+    assert_eq!(backend.evictions_for(&arriving, &[&short, &longer]), Some(0), "four of eight are free");
+    let other = kept(&mut backend, blank(None, [0, 70]));
+    assert!(matches!(backend.adopt(&arriving), Err(BackendError::Full(_))), "two of eight are free");
+    assert_eq!(backend.evictions_for(&arriving, &[&other, &short, &longer]), Some(1));
+    assert_eq!(backend.evictions_for(&arriving, &[&short, &longer, &other]), Some(2));
+    assert_eq!(backend.evictions_for(&arriving, &[&short, &other]), Some(2));
+    assert_eq!(backend.evictions_for(&arriving, &[&short]), None, "it shares one of its two");
+    let elsewhere = other.clone();
+    assert_eq!(backend.evictions_for(&arriving, &[&other, &short]), None, "somebody else has it");
+    drop(elsewhere);
+    let state = backend.restore(&longer).expect("a slot");
+    assert_eq!(backend.evictions_for(&arriving, &[&short, &longer]), None, "a sequence has its pages");
+    drop((state, short));
+    assert!(matches!(backend.adopt(&arriving), Err(BackendError::Full(_))), "three are free");
+    drop(longer);
+    assert!(backend.adopt(&arriving).is_ok());
+}
+
 /// What is on disk is found again only by what computes the same bits: its name has the device's in it, and that of the kernels.
 #[test]
 fn the_name_of_what_is_on_disk_is_that_of_the_bits() {

@@ -30,7 +30,8 @@
 //! recently used goes first, where of a conversation that is used also those count that others build on, its system prompt
 //! for example. What cannot go, because the disk has it under way, is never so much that a promise could not be kept: a
 //! write or a read that would be too much is not begun. A backend that shares a pool between sequences and snapshots may
-//! find it full for a step: then snapshots go too, one by one, until the step goes through.
+//! find it full for a step: then snapshots go too, one by one, until the step goes through. It may be full for a snapshot that was
+//! read from disk: then as many go as that one needs, none that a waiting request would go on from, and none if it were in vain.
 //!
 //! Copies on their way to the disk and from it, of a backend that has its snapshots elsewhere than in the machine's memory, count
 //! too, as long as they are there; there are never more of them than [`transit`](CacheOptions::transit).
@@ -59,7 +60,7 @@ mod tests;
 mod tier;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use lily_backend::Piece;
 
@@ -301,10 +302,23 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
 
     /// Lets the least recently used snapshot go; false if there is none.
     pub(crate) fn let_one_go(&mut self) -> bool {
-        let Some((_, id)) = self.order.pop_first() else { return false };
+        let Some((&used, _)) = self.order.first_key_value() else { return false };
+        self.evict(used);
+        true
+    }
+
+    /// Lets the snapshot go that has this place in the order of use.
+    fn evict(&mut self, used: u64) {
+        let Some(id) = self.order.remove(&used) else { return };
         self.stats.evictions += 1;
         self.let_go(id);
-        true
+    }
+
+    /// Those in memory from which a request with one of these prompts would go on.
+    fn needed(&self, prompts: &[&[u32]]) -> HashSet<Id> {
+        let in_memory = |id: &Id| self.tree.get(*id).is_some_and(|entry| entry.memory.is_some());
+        let deepest = |prompt: &&[u32]| self.tree.path(&prompt[..prompt.len() - 1]).into_iter().rfind(in_memory);
+        prompts.iter().filter_map(deepest).collect()
     }
 
     /// Drops the snapshot of these tokens, which turned out to be of no use.

@@ -1,5 +1,6 @@
 //! What must hold of the cache whatever is asked of it, with a disk that goes and stops.
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -56,6 +57,8 @@ struct Way {
     far: Far,
     /// Steps so far.
     steps: usize,
+    /// Snapshots that have to go before something can be adopted.
+    to_go: Cell<usize>,
     fetching: Option<u64>,
     adopting: Option<u64>,
 }
@@ -81,8 +84,15 @@ impl Carrier<Snapshot> for Way {
     }
 
     fn adopt(&mut self, read: &Snapshot) -> Result<Option<Snapshot>, BackendError> {
+        if self.to_go.get() > 0 {
+            return Err(BackendError::Full("no page".into()));
+        }
         self.steps += 1;
         Ok(self.far.step(&mut self.adopting, read.number).then(|| read.clone()))
+    }
+
+    fn evictions_for(&self, _: &Snapshot, snapshots: &[&Snapshot]) -> Option<usize> {
+        (self.to_go.get() <= snapshots.len()).then(|| self.to_go.take())
     }
 
     fn pieces(&self, snapshot: &Snapshot) -> Vec<Piece> {
@@ -188,7 +198,7 @@ fn settle(cache: &mut Cache<Snapshot>, far: Far) {
     let began = Instant::now();
     let mut way = Way { far, ..Way::default() };
     loop {
-        cache.carry(&mut way);
+        cache.carry(&mut way, &[]);
         let tier = cache.tier.as_ref().expect("a tier");
         if tier.is_idle() {
             break;
@@ -261,7 +271,7 @@ proptest! {
                     }
                     Act::Poll => {
                         let steps = way.steps;
-                        cache.carry(&mut way);
+                        cache.carry(&mut way, &[]);
                         prop_assert!(way.steps <= steps + 1, "more than a part at once");
                     }
                     Act::Stop(stopped) => gate.stop(stopped),
@@ -352,10 +362,10 @@ fn a_copy_for_the_disk_counts_and_frees_its_original() {
     let (own, copy) = (STATE + 6 * PAGE_BYTES, transit(0, 100));
     assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
     let mut way = Way { far: Far(true), ..Way::default() };
-    assert!(cache.carry(&mut way), "the first of two steps");
+    assert!(cache.carry(&mut way, &[]), "the first of two steps");
     assert!(cache.let_one_go());
     assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy, "it is still being copied");
-    assert!(!cache.carry(&mut way));
+    assert!(!cache.carry(&mut way, &[]));
     assert_eq!(cache.bytes() - cache.tree.bytes(), copy, "the disk has what it needs");
     gate.stop(false);
     settle(&mut cache, Far(true));
@@ -365,6 +375,36 @@ fn a_copy_for_the_disk_counts_and_frees_its_original() {
     assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
     settle(&mut cache, Far(true));
     assert_eq!(cache.bytes() - cache.tree.bytes(), own);
+}
+
+/// What has been read makes the room that it needs: the least recently used go, not those that waiting requests would go on from,
+/// and none if all of them would not do.
+#[test]
+fn what_comes_in_makes_no_more_room_than_it_needs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate::default();
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    keep(&mut cache, &text(9, 100), Lasts::OnDisk);
+    settle(&mut cache, Far(false));
+    assert!(cache.let_one_go());
+    for name in 0..5 {
+        keep(&mut cache, &text(name, 100), Lasts::InMemory);
+    }
+    let waiting = [text(9, 101), text(0, 120)];
+    let waiting = waiting.each_ref().map(Vec::as_slice);
+    let mut arrive = |to_go| {
+        let Found::Disk(100, id) = cache.find(waiting[0], true) else { panic!("it is gone") };
+        assert_eq!(cache.read(id), Reading::UnderWay);
+        let way = &mut Way { to_go: Cell::new(to_go), ..Way::default() };
+        while cache.is_reading(id) {
+            cache.carry(way, &waiting);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let held = [0, 1, 2, 3, 4, 9].map(|name| cache.find(&text(name, 101), false).length() == 100);
+        (held, cache.stats().disk_errors)
+    };
+    assert_eq!(arrive(5), ([true, true, true, true, true, false], 0), "one is needed");
+    assert_eq!(arrive(2), ([true, false, false, true, true, true], 0));
 }
 
 /// What is on its way there and back together keeps to its bytes: another write, another read waits until there is room.
@@ -382,7 +422,7 @@ fn what_is_on_its_way_is_bounded() {
         assert_eq!((cache.transit, cache.stats().disk_waiting), (copy, 1));
     }
     let mut way = Way { far: Far(true), ..Way::default() };
-    while cache.carry(&mut way) {}
+    while cache.carry(&mut way, &[]) {}
     assert_eq!(cache.transit, copy, "it is not written yet");
     gate.stop(false);
     settle(&mut cache, Far(true));

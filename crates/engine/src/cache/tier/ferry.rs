@@ -13,6 +13,8 @@ pub(crate) trait Carrier<S> {
     fn fetch(&mut self, snapshot: &S, from: usize) -> Result<Option<S>, BackendError>;
     /// [`Backend::adopt`]
     fn adopt(&mut self, read: &S) -> Result<Option<S>, BackendError>;
+    /// [`Backend::evictions_for`]
+    fn evictions_for(&self, read: &S, snapshots: &[&S]) -> Option<usize>;
     /// [`Backend::pieces`]
     fn pieces(&self, snapshot: &S) -> Vec<Piece>;
 }
@@ -24,6 +26,10 @@ impl<B: Backend> Carrier<B::Snapshot> for B {
 
     fn adopt(&mut self, read: &B::Snapshot) -> Result<Option<B::Snapshot>, BackendError> {
         guarded(|| Backend::adopt(self, read))
+    }
+
+    fn evictions_for(&self, read: &B::Snapshot, snapshots: &[&B::Snapshot]) -> Option<usize> {
+        Backend::evictions_for(self, read, snapshots)
     }
 
     fn pieces(&self, snapshot: &B::Snapshot) -> Vec<Piece> {
@@ -38,12 +44,12 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     }
 
     /// Takes in what the disk's threads have done, and carries one part of what is on its way from them or to them; says whether
-    /// there is more to carry.
-    pub(crate) fn carry(&mut self, carrier: &mut impl Carrier<S>) -> bool {
+    /// there is more to carry. `waiting` are the prompts of requests that have not begun.
+    pub(crate) fn carry(&mut self, carrier: &mut impl Carrier<S>, waiting: &[&[u32]]) -> bool {
         self.poll();
         // Somebody waits for what comes in.
         if self.tier.as_ref().is_some_and(|tier| !tier.incoming.is_empty()) {
-            self.carry_in(carrier);
+            self.carry_in(carrier, waiting);
         } else {
             self.carry_out(carrier);
         }
@@ -74,14 +80,14 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     }
 
     /// A part of the first that comes in, or what came of it.
-    fn carry_in(&mut self, carrier: &mut impl Carrier<S>) {
+    fn carry_in(&mut self, carrier: &mut impl Carrier<S>, waiting: &[&[u32]]) {
         let adopted = loop {
             let Some(tier) = &self.tier else { return };
             let Some(Incoming { read, .. }) = tier.incoming.front() else { return };
             match carrier.adopt(read) {
                 Ok(None) => return,
                 Ok(Some(adopted)) => break Ok(adopted),
-                Err(BackendError::Full(_)) if self.let_one_go() => {}
+                Err(BackendError::Full(_)) if self.make_room_in(carrier, waiting) => {}
                 Err(error) => break Err(error),
             }
         };
@@ -97,9 +103,24 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             }
             Err(error) => {
                 tracing::warn!(%error, "a snapshot that was read from disk cannot be used now");
-                self.stats.disk_errors += 1;
+                // Without room its file is as good as before.
+                self.stats.disk_errors += u64::from(!matches!(error, BackendError::Full(_)));
                 self.arrived(id, base, None);
             }
         }
+    }
+
+    /// Lets go what the backend needs for the first that comes in, the least recently used first; nothing if it were in vain.
+    fn make_room_in(&mut self, carrier: &impl Carrier<S>, waiting: &[&[u32]]) -> bool {
+        let Some(Incoming { read, .. }) = self.tier.as_ref().and_then(|tier| tier.incoming.front()) else {
+            return false;
+        };
+        let needed = self.needed(waiting);
+        let others = self.order.iter().filter(|(_, id)| !needed.contains(id));
+        let (used, snapshots): (Vec<u64>, Vec<&S>) =
+            others.filter_map(|(&used, &id)| Some((used, &self.tree.get(id)?.memory.as_ref()?.snapshot))).unzip();
+        let count = carrier.evictions_for(read, &snapshots).unwrap_or(0);
+        used[..count].iter().for_each(|&used| self.evict(used));
+        count > 0
     }
 }
