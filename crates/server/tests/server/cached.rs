@@ -1,7 +1,7 @@
 //! Every endpoint says how much of a prompt it did not have to read.
 
 use crate::client::{chat, get, post};
-use crate::serving::{Server, model_on_a_gpu_with_cache, model_with_cache, wait_until};
+use crate::serving::{model_with_cache, wait_until};
 use serde_json::{Value, json};
 
 /// The object named `usage` that comes last in an answer, streamed or not, whatever it is in.
@@ -71,33 +71,31 @@ fn case_6_and_8_cached_tokens_are_true_on_every_endpoint() {
     }
 }
 
-/// A second turn of a chat finds what the first one read and what was replied, on the processor and on a GPU, where the reply's
-/// end is no place at which a prompt would be cut.
+/// A second turn of a chat finds what the first one read and what was replied. (On a GPU: crates/host/tests/engine.rs.)
 #[test]
 fn a_next_question_reads_nothing_again() {
-    for (server, what) in [(model_with_cache(), "the processor"), (model_on_a_gpu_with_cache(), "a GPU")] {
-        let Server { address, .. } = server;
-        wait_until("ready", || get(address, "/ready").status == 200);
-        let rules = "Answer each question in one short sentence. ".repeat(16);
-        let mut messages =
-            vec![json!({"role": "system", "content": rules}), json!({"role": "user", "content": "What is 38 + 57?"})];
-        let ask = |messages: &[Value]| {
-            let request = json!({"messages": messages, "max_tokens": 200, "preserve_thinking": true});
-            let answer = chat(address, &request).ok();
-            let message = answer["choices"][0]["message"].clone();
-            let count = |name: &str| answer["usage"].pointer(name).and_then(Value::as_u64).expect("a count");
-            (message, ["/prompt_tokens", "/completion_tokens", "/prompt_tokens_details/cached_tokens"].map(count))
-        };
-        let (message, [prompt, reply, cached]) = ask(&messages);
-        assert_eq!(cached, 0, "{what}");
-        assert!(reply >= 10, "{what}: a reply of {reply} tokens shows nothing: {message}");
-        messages.push(message.clone());
-        messages.push(json!({"role": "user", "content": "And 12 + 30?"}));
-        let (_, [next, _, found]) = ask(&messages);
-        // The last token that was drawn has not been read.
-        assert_eq!(found, prompt + reply - 1, "{what}: of {next} tokens; {message}");
-        assert!(found * 10 > next * 9, "{what}: {found} of {next}");
-    }
+    let server = model_with_cache();
+    let address = server.address;
+    wait_until("ready", || get(address, "/ready").status == 200);
+    let rules = "Answer each question in one short sentence. ".repeat(16);
+    let mut messages =
+        vec![json!({"role": "system", "content": rules}), json!({"role": "user", "content": "What is 38 + 57?"})];
+    let ask = |messages: &[Value]| {
+        let request = json!({"messages": messages, "max_tokens": 200, "preserve_thinking": true});
+        let answer = chat(address, &request).ok();
+        let message = answer["choices"][0]["message"].clone();
+        let count = |name: &str| answer["usage"].pointer(name).and_then(Value::as_u64).expect("a count");
+        (message, ["/prompt_tokens", "/completion_tokens", "/prompt_tokens_details/cached_tokens"].map(count))
+    };
+    let (message, [prompt, reply, cached]) = ask(&messages);
+    assert_eq!(cached, 0);
+    assert!(reply >= 10, "a reply of {reply} tokens shows nothing: {message}");
+    messages.push(message.clone());
+    messages.push(json!({"role": "user", "content": "And 12 + 30?"}));
+    let (_, [next, _, found]) = ask(&messages);
+    // The last token that was drawn has not been read.
+    assert_eq!(found, prompt + reply - 1, "of {next} tokens; {message}");
+    assert!(found * 10 > next * 9, "{found} of {next}");
 }
 
 /// Field case 44: what a model that reads text cannot see is no part of a prompt of which anything could be reused.

@@ -1,13 +1,10 @@
 //! Servers to test: the embedded model, shared by all tests that only ask it things, and scripted ones.
 
 use crate::scripted::{Lines, Scripted};
-use lily_backend::Backend;
 use lily_chat::{ChatTemplate, Tokenizer};
 use lily_checkpoint::Checkpoint;
 use lily_cpu::CpuBackend;
 use lily_engine::{CacheOptions, Engine, Options};
-use lily_gpu::GpuBackend;
-use lily_host::HostDevice;
 use lily_server::{App, Config};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -103,22 +100,9 @@ pub(crate) fn model_with_cache() -> Server {
     served(Options { cache, ..options_for_engine() })
 }
 
-/// The same by a GPU's plans and kernels, which the processor runs in its place.
-pub(crate) fn model_on_a_gpu_with_cache() -> Server {
-    let boundaries = tokenizer().id("<|im_start|>").into_iter().collect();
-    let own = lily_gpu::Options { prefill_rows: 512, spare_pages: 64, ..lily_gpu::Options::new(CONTEXT, 2) };
-    let device = HostDevice::new(lily_host::Options::new(1));
-    let backend = GpuBackend::new(device, checkpoint(), own).expect("the backend");
-    let cache = CacheOptions { boundaries, ..CacheOptions::new(256 << 20) };
-    serve(backend, Options { cache, parallel: 2, ..options_for_engine() })
-}
-
 fn served(options: Options) -> Server {
     let own = lily_cpu::Options { threads: 2, max_context: CONTEXT, simd: None };
-    serve(CpuBackend::new(Arc::clone(checkpoint()), own).expect("the backend"), options)
-}
-
-fn serve(backend: impl Backend, options: Options) -> Server {
+    let backend = CpuBackend::new(Arc::clone(checkpoint()), own).expect("the backend");
     Server::start(Engine::start(backend, options), template(), |config| {
         config.body_limit = 16 << 20;
         config.defaults.sampling = lily_backend::Sampling::GREEDY;
