@@ -77,3 +77,18 @@ pub fn check_follows(held: usize, from: usize, to: usize) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::check_follows;
+
+    #[test]
+    fn only_what_follows_is_read() {
+        for (held, from, to) in [(70, 64, 70), (64, 64, 130), (0, 0, 0)] {
+            assert!(check_follows(held, from, to).is_ok(), "{from}..{to} behind {held}");
+        }
+        for (held, from, to) in [(63, 64, 70), (0, 1, 2), (70, 64, 63)] {
+            assert!(check_follows(held, from, to).is_err(), "{from}..{to} behind {held}");
+        }
+    }
+}

@@ -71,8 +71,7 @@ fn is_read_as_it_was_written() {
         let mut state = backend.restore(&read).expect("memory");
         assert_eq!(support::continuation(&mut backend, &mut state, &[7], 8), expected, "from {from}");
     }
-    let mut nothing: &[u8] = &[];
-    assert!(archive.read_history(Some(&beginning), 101, 150, &mut nothing).is_err());
+    assert!(archive.read_history(Some(&beginning), 101, 150, &mut io::repeat(0)).is_err());
 }
 
 /// What stands between a hit and the first token at the 35B and 32K:

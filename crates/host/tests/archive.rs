@@ -3,6 +3,7 @@
 #[path = "../../gpu/tests/common/tensors.rs"]
 mod tensors;
 
+use std::io;
 use std::sync::Arc;
 
 use lily_backend::{Archive, Backend, BackendError, Draw, Output, Segment, Want};
@@ -60,6 +61,10 @@ fn whole(mut part: impl FnMut() -> Result<Option<Snapshot>, BackendError>) -> (S
         }
     }
     panic!("it does not end");
+}
+
+fn adopted(backend: &mut Gpu, read: &Snapshot) -> Snapshot {
+    whole(|| backend.adopt(read)).0
 }
 
 /// Of so many bytes, if each is an eighth of the states at most, or a page.
@@ -197,20 +202,99 @@ fn what_finds_no_page_waits_for_one() {
     assert_eq!(bits(&mut backend, &adopted), expected);
 }
 
+/// History and state of tokens as bytes that are all alike.
+fn file_of(archive: &SnapshotArchive, [from, length]: [usize; 2], byte: u8) -> [Vec<u8>; 2] {
+    [archive.history_bytes(from, length), archive.state_bytes()].map(|size| vec![byte; size as usize])
+}
+
+/// Two files that are read onto a snapshot on the device go there with it; what is past the token that one is read from is replaced.
+#[test]
+fn files_are_read_onto_what_is_on_the_device_and_onto_each_other() {
+    let (mut backend, archive) = gpu(1, 4);
+    let file = |tokens, byte| file_of(&archive, tokens, byte);
+    let [first, last, state] = [file([0, 64], 1), file([64, 128], 9), file([0, 128], 9)];
+    let base = [[&first[0][..], &last[0]].concat(), state[1].clone()];
+    let base = adopted(&mut backend, &read(&archive, None, [0, 128], &base));
+    let history = archive.read_history(Some(&base), 64, 128, &mut &file([64, 128], 2)[0][..]).expect("a history");
+    let both = read(&archive, Some(&history), [128, 192], &file([128, 192], 3));
+    let both = adopted(&mut backend, &both);
+    let pages = [([0, 64], 1), ([64, 128], 2), ([128, 192], 3)].map(|(tokens, byte)| file(tokens, byte)[0].clone());
+    let [history_of_both, state] = written(&mut backend, &archive, &both, 0, 192);
+    assert!(history_of_both == pages.concat() && state.iter().all(|&byte| byte == 3));
+    // Of one that is just being made as well.
+    let state = backend.restore(&both).expect("a slot");
+    let again = backend.snapshot(&state).expect("memory");
+    assert!(written(&mut backend, &archive, &again, 128, 192) == file([128, 192], 3));
+    drop((state, again));
+    for from in [64, 0] {
+        let bytes = file([from, 128], 4);
+        let replaced = read(&archive, Some(&history), [from, 128], &bytes);
+        let replaced = adopted(&mut backend, &replaced);
+        assert!(written(&mut backend, &archive, &replaced, from, 128) == bytes, "from {from}");
+        let [before, _] = written(&mut backend, &archive, &replaced, 0, 128);
+        assert!(before[..before.len() / 2].iter().all(|&byte| byte == if from == 64 { 1 } else { 4 }), "from {from}");
+    }
+}
+
+/// What lies behind the last token is another sequence's, or nobody's: zeros are written.
+#[test]
+fn nothing_behind_the_last_token_is_written() {
+    const TOKEN: usize = 256 * 2;
+    let (mut backend, archive) = gpu(1, 4);
+    let snapshot = adopted(&mut backend, &read(&archive, None, [0, 70], &file_of(&archive, [0, 70], 1)));
+    let [history, _] = written(&mut backend, &archive, &snapshot, 0, 70);
+    let (whole, last) = history.split_at(history.len() / 2);
+    assert!(whole.iter().all(|&byte| byte == 1));
+    for head in last.chunks(64 * TOKEN) {
+        assert!(head.iter().enumerate().all(|(index, &byte)| byte == u8::from(index < 6 * TOKEN)));
+    }
+}
+
+/// Of what was fetched any end can be written, and nothing that was not fetched.
+#[test]
+fn what_was_fetched_is_written_from_any_token_on() {
+    let (mut backend, archive) = gpu(1, 4);
+    let bytes = file_of(&archive, [0, 128], 1);
+    let snapshot = adopted(&mut backend, &read(&archive, None, [0, 128], &bytes));
+    let (all, _) = whole(|| backend.fetch(&snapshot, 0));
+    let (end, _) = whole(|| backend.fetch(&snapshot, 64));
+    for fetched in [&all, &end] {
+        let mut history = Vec::new();
+        archive.write_history(fetched, 64, &mut history).expect("room");
+        assert_eq!(history.len() as u64, archive.history_bytes(64, 128));
+    }
+    assert!(archive.write_history(&end, 0, &mut Vec::new()).is_err(), "its first page is not there");
+}
+
+/// A snapshot that is fetched or adopted while another is on its way, or the same from another token on, begins anew and has
+/// nothing of that one.
+#[test]
+fn what_is_on_its_way_gives_way_whole() {
+    let (mut backend, archive) = gpu(1, 4);
+    let file = |byte| file_of(&archive, [0, 128], byte);
+    let arriving = [1, 2].map(|byte| read(&archive, None, [0, 128], &file(byte)));
+    assert!(matches!(backend.adopt(&arriving[0]), Ok(None)));
+    let second = adopted(&mut backend, &arriving[1]);
+    let first = adopted(&mut backend, &arriving[0]);
+    assert!(matches!(backend.fetch(&first, 0), Ok(None)));
+    assert!(written(&mut backend, &archive, &second, 0, 128) == file(2));
+    assert!(matches!(backend.fetch(&second, 0), Ok(None)));
+    let [history, state] = written(&mut backend, &archive, &second, 64, 128);
+    assert_eq!(history.len() as u64, archive.history_bytes(64, 128));
+    assert!(history.into_iter().chain(state).all(|byte| byte == 2));
+    assert!(written(&mut backend, &archive, &first, 0, 128) == file(1));
+}
+
 /// As many snapshots are said to be in the way as are, of eight pages: two that share one, and one by itself.
 #[test]
 fn no_more_snapshots_go_than_are_in_the_way() {
     let (mut backend, archive) = gpu(1, 4);
-    let blank = |onto: Option<&Snapshot>, tokens: [usize; 2]| {
-        let sizes = [archive.history_bytes(tokens[0], tokens[1]), archive.state_bytes()];
-        read(&archive, onto, tokens, &sizes.map(|size| vec![0; size as usize]))
-    };
-    let kept = |backend: &mut Gpu, read: Snapshot| whole(|| backend.adopt(&read)).0;
+    let blank = |onto: Option<&Snapshot>, tokens| read(&archive, onto, tokens, &file_of(&archive, tokens, 0));
     let arriving = blank(None, [0, 200]);
-    let short = kept(&mut backend, blank(None, [0, 70]));
-    let longer = kept(&mut backend, blank(Some(&short), [70, 130]));
+    let short = adopted(&mut backend, &blank(None, [0, 70]));
+    let longer = adopted(&mut backend, &blank(Some(&short), [70, 130]));
     assert_eq!(backend.evictions_for(&arriving, &[&short, &longer]), Some(0), "four of eight are free");
-    let other = kept(&mut backend, blank(None, [0, 70]));
+    let other = adopted(&mut backend, &blank(None, [0, 70]));
     assert!(matches!(backend.adopt(&arriving), Err(BackendError::Full(_))), "two of eight are free");
     assert_eq!(backend.evictions_for(&arriving, &[&other, &short, &longer]), Some(1));
     assert_eq!(backend.evictions_for(&arriving, &[&short, &longer, &other]), Some(2));
@@ -246,7 +330,7 @@ fn what_does_not_follow_is_refused() {
     append(&mut backend, &mut state, &text(70));
     let snapshot = backend.freeze(state).expect("memory");
     assert!(archive.write_state(&snapshot, &mut Vec::new()).is_err(), "it is on the device");
-    assert!(archive.read_history(None, 64, 70, &mut &[][..]).is_err(), "of what comes before there is nothing");
-    assert!(archive.read_history(Some(&snapshot), 128, 130, &mut &[][..]).is_err(), "it ends at 70");
+    assert!(archive.read_history(None, 64, 70, &mut io::repeat(0)).is_err(), "of what comes before there is nothing");
+    assert!(archive.read_history(Some(&snapshot), 128, 130, &mut io::repeat(0)).is_err(), "it ends at 70");
     assert!(archive.read_history(Some(&snapshot), 64, 70, &mut &[0; 100][..]).is_err(), "too few bytes");
 }

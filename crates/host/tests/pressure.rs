@@ -263,3 +263,47 @@ fn what_a_failure_took_is_refused() {
     let mut again = backend.restore(&sound).expect("a slot");
     assert_eq!(next(&mut backend, &mut again, &[first], 1).expect("sound"), second);
 }
+
+/// A snapshot that was read from disk is whole on the device or refused, and then can be brought there again.
+#[test]
+fn what_a_failure_took_on_the_way_from_the_disk_is_refused() {
+    let (mut backend, faults) = backend(3);
+    let archive = backend.archive().expect("a GPU's snapshots are kept");
+    let blank = |onto: Option<&Snapshot>, from: usize, to: usize| {
+        let zeros = vec![0; (archive.history_bytes(from, to) + archive.state_bytes()) as usize];
+        let history = archive.read_history(onto, from, to, &mut &zeros[..]).expect("a history");
+        archive.read_state(history, &mut &zeros[..]).expect("a state")
+    };
+    let whole = |backend: &mut GpuBackend<Frail>, read: &Snapshot| loop {
+        if let Some(adopted) = backend.adopt(read)? {
+            return Ok::<_, BackendError>(adopted);
+        }
+    };
+    let step = |backend: &mut GpuBackend<Frail>, mut state: State| {
+        backend.forward(&mut [Segment { state: &mut state, tokens: &[7], want: Want::Logits }])
+    };
+    let refused = |found: Result<Snapshot, BackendError>, why: &str| {
+        let error = found.map(|_| ()).expect_err(why).to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    let read = blank(None, 0, 70);
+
+    // What was begun went with a step of others.
+    assert!(matches!(backend.adopt(&read), Ok(None)));
+    faults.waits.store(true, Ordering::SeqCst);
+    let state = backend.create().expect("a slot");
+    assert!(step(&mut backend, state).is_err());
+    refused(whole(&mut backend, &read), "lost");
+    // The device fails at its end.
+    faults.waits.store(true, Ordering::SeqCst);
+    refused(whole(&mut backend, &read), "it broke");
+    let sound = whole(&mut backend, &read).expect("the device goes on");
+    assert!(backend.restore(&sound).is_ok());
+
+    // What it builds on was never made.
+    let state = backend.create().expect("a slot");
+    let lost = backend.snapshot(&state).expect("memory");
+    faults.waits.store(true, Ordering::SeqCst);
+    assert!(step(&mut backend, state).is_err());
+    refused(whole(&mut backend, &blank(Some(&lost), 0, 70)), "builds on");
+}

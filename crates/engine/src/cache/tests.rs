@@ -1,5 +1,7 @@
 //! What must hold of the cache whatever is asked of it, with a disk that goes and stops.
 
+mod way;
+
 use std::cell::Cell;
 use std::io::{self, Read, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,10 +53,20 @@ struct Gate(Arc<(Mutex<bool>, Condvar)>, Far);
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Far(bool);
 
+/// How fetching ends.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Fetching {
+    #[default]
+    Well,
+    Never,
+    Badly,
+}
+
 /// The way there and back: of a far one in two steps.
 #[derive(Default)]
 struct Way {
     far: Far,
+    ends: Fetching,
     /// Steps so far.
     steps: usize,
     /// Snapshots that have to go before something can be adopted.
@@ -74,6 +86,11 @@ impl Far {
 impl Carrier<Snapshot> for Way {
     fn fetch(&mut self, snapshot: &Snapshot, _from: usize) -> Result<Option<Snapshot>, BackendError> {
         self.steps += 1;
+        match self.ends {
+            Fetching::Well => {}
+            Fetching::Never => return Ok(None),
+            Fetching::Badly => return Err(BackendError::Device("it is lost".into())),
+        }
         if !self.far.step(&mut self.fetching, snapshot.number) {
             return Ok(None);
         }
@@ -347,96 +364,6 @@ fn a_shared_beginning_is_used_with_what_builds_on_it() {
     }
     assert!(cache.stats().evictions > 20);
     assert_eq!(cache.find(&conversation(7, 60), false).length(), 40);
-}
-
-/// What is copied for the disk counts from the moment it is to be, and frees the original when it is.
-#[test]
-fn a_copy_for_the_disk_counts_and_frees_its_original() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
-    let _opens = Opens(gate.clone());
-    gate.stop(true);
-    let tokens = text(0, 100);
-    keep(&mut cache, &tokens, Lasts::OnDisk);
-    let (own, copy) = (STATE + 6 * PAGE_BYTES, transit(0, 100));
-    assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
-    let mut way = Way { far: Far(true), ..Way::default() };
-    assert!(cache.carry(&mut way, &[]), "the first of two steps");
-    assert!(cache.let_one_go());
-    assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy, "it is still being copied");
-    assert!(!cache.carry(&mut way, &[]));
-    assert_eq!(cache.bytes() - cache.tree.bytes(), copy, "the disk has what it needs");
-    gate.stop(false);
-    settle(&mut cache, Far(true));
-    assert_eq!(cache.bytes() - cache.tree.bytes(), 0);
-    let Found::Disk(100, id) = cache.find(&text(0, 101), true) else { panic!("it is gone") };
-    assert_eq!(cache.read(id), Reading::UnderWay);
-    assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
-    settle(&mut cache, Far(true));
-    assert_eq!(cache.bytes() - cache.tree.bytes(), own);
-}
-
-/// What has been read makes the room that it needs: the least recently used go, not those that waiting requests would go on from,
-/// and none if all of them would not do.
-#[test]
-fn what_comes_in_makes_no_more_room_than_it_needs() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate::default();
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
-    keep(&mut cache, &text(9, 100), Lasts::OnDisk);
-    settle(&mut cache, Far(false));
-    assert!(cache.let_one_go());
-    for name in 0..5 {
-        keep(&mut cache, &text(name, 100), Lasts::InMemory);
-    }
-    let waiting = [text(9, 101), text(0, 120)];
-    let waiting = waiting.each_ref().map(Vec::as_slice);
-    let mut arrive = |to_go| {
-        let Found::Disk(100, id) = cache.find(waiting[0], true) else { panic!("it is gone") };
-        assert_eq!(cache.read(id), Reading::UnderWay);
-        let way = &mut Way { to_go: Cell::new(to_go), ..Way::default() };
-        while cache.is_reading(id) {
-            cache.carry(way, &waiting);
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        let held = [0, 1, 2, 3, 4, 9].map(|name| cache.find(&text(name, 101), false).length() == 100);
-        (held, cache.stats().disk_errors)
-    };
-    assert_eq!(arrive(5), ([true, true, true, true, true, false], 0), "one is needed");
-    assert_eq!(arrive(2), ([true, false, false, true, true, true], 0));
-}
-
-/// What is on its way there and back together keeps to its bytes: another write, another read waits until there is room.
-#[test]
-fn what_is_on_its_way_is_bounded() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
-    let _opens = Opens(gate.clone());
-    let copy = transit(0, 100);
-    cache.options.transit = copy + 1;
-    gate.stop(true);
-    for name in 0..2 {
-        keep(&mut cache, &text(name, 100), Lasts::OnDisk);
-        assert_eq!((cache.transit, cache.stats().disk_waiting), (copy, 1));
-    }
-    let mut way = Way { far: Far(true), ..Way::default() };
-    while cache.carry(&mut way, &[]) {}
-    assert_eq!(cache.transit, copy, "it is not written yet");
-    gate.stop(false);
-    settle(&mut cache, Far(true));
-    assert_eq!((cache.transit, cache.stats().disk_writes), (0, 2), "the other one's turn has come");
-    while cache.let_one_go() {}
-    gate.stop(true);
-    let ids = [0, 1].map(|name| cache.tree.find(&text(name, 100)).expect("it is on disk"));
-    assert_eq!(ids.map(|id| cache.read(id)), [Reading::UnderWay, Reading::NoRoomNow]);
-    assert_eq!(cache.transit, copy);
-    gate.stop(false);
-    settle(&mut cache, Far(true));
-    assert_eq!(cache.transit, 0);
-    cache.options.transit = copy - 1;
-    assert_eq!(cache.read(ids[1]), Reading::NoRoom);
 }
 
 /// The same tokens are given up and written again before the first write is known to have ended: the file stays.

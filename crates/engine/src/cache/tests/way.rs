@@ -1,0 +1,176 @@
+//! What is on its way to the disk and from it.
+
+use super::*;
+
+/// What is copied for the disk counts from the moment it is to be, and frees the original when it is.
+#[test]
+fn a_copy_for_the_disk_counts_and_frees_its_original() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let _opens = Opens(gate.clone());
+    gate.stop(true);
+    let tokens = text(0, 100);
+    keep(&mut cache, &tokens, Lasts::OnDisk);
+    let (own, copy) = (STATE + 6 * PAGE_BYTES, transit(0, 100));
+    assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
+    let mut way = Way { far: Far(true), ..Way::default() };
+    assert!(cache.carry(&mut way, &[]), "the first of two steps");
+    assert!(cache.let_one_go());
+    assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy, "it is still being copied");
+    assert!(!cache.carry(&mut way, &[]));
+    assert_eq!(cache.bytes() - cache.tree.bytes(), copy, "the disk has what it needs");
+    gate.stop(false);
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.bytes() - cache.tree.bytes(), 0);
+    let Found::Disk(100, id) = cache.find(&text(0, 101), true) else { panic!("it is gone") };
+    assert_eq!(cache.read(id), Reading::UnderWay);
+    assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.bytes() - cache.tree.bytes(), own);
+}
+
+/// What has been read makes the room that it needs: the least recently used go, not those that waiting requests would go on from,
+/// and none if all of them would not do.
+#[test]
+fn what_comes_in_makes_no_more_room_than_it_needs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate::default();
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    keep(&mut cache, &text(9, 100), Lasts::OnDisk);
+    settle(&mut cache, Far(false));
+    assert!(cache.let_one_go());
+    for name in 0..5 {
+        keep(&mut cache, &text(name, 100), Lasts::InMemory);
+    }
+    let waiting = [9, 0].map(|name| text(name, 101));
+    let waiting = waiting.each_ref().map(Vec::as_slice);
+    let mut arrive = |to_go| {
+        let Found::Disk(100, id) = cache.find(waiting[0], true) else { panic!("it is gone") };
+        assert_eq!(cache.read(id), Reading::UnderWay);
+        let way = &mut Way { to_go: Cell::new(to_go), ..Way::default() };
+        while cache.is_reading(id) {
+            cache.carry(way, &waiting);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let held = [0, 1, 2, 3, 4, 9].map(|name| cache.find(&text(name, 101), false).length() == 100);
+        (held, cache.stats().disk_errors)
+    };
+    assert_eq!(arrive(5), ([true, true, true, true, true, false], 0), "one is needed");
+    assert_eq!(arrive(2), ([true, false, false, true, true, true], 0));
+}
+
+/// Somebody waits for what comes in: it does not wait for what goes out.
+#[test]
+fn what_comes_in_goes_first() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    keep(&mut cache, &text(0, 100), Lasts::OnDisk);
+    settle(&mut cache, Far(true));
+    assert!(cache.let_one_go());
+    keep(&mut cache, &text(1, 100), Lasts::OnDisk);
+    let Found::Disk(100, id) = cache.find(&text(0, 101), true) else { panic!("it is gone") };
+    assert_eq!(cache.read(id), Reading::UnderWay);
+    let (began, mut way) = (Instant::now(), Way { far: Far(true), ends: Fetching::Never, ..Way::default() });
+    while cache.is_reading(id) {
+        assert!(cache.carry(&mut way, &[]) && began.elapsed() < Duration::from_secs(60), "it waits");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    assert!(matches!(cache.find(&text(0, 101), true), Found::Memory(100, _)));
+    assert_eq!(cache.stats().disk_waiting, 1);
+    settle(&mut cache, Far(true));
+}
+
+/// What cannot be fetched is not written, and nothing of it is counted any more.
+#[test]
+fn what_is_lost_on_the_backend_is_not_written() {
+    for far in [false, true].map(Far) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let gate = Gate(Arc::default(), far);
+        let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+        keep(&mut cache, &text(0, 100), Lasts::OnDisk);
+        cache.carry(&mut Way { far, ends: Fetching::Badly, ..Way::default() }, &[]);
+        let stats = cache.stats();
+        assert_eq!((stats.disk_waiting, stats.disk_snapshots, stats.disk_writes, stats.disk_errors), (0, 0, 0, 1));
+        assert_eq!((cache.transit, cache.in_use.bytes()), (0, 0));
+        assert!(cache.let_one_go());
+        assert_eq!(cache.bytes(), 0);
+    }
+}
+
+/// What is on its way there and back together keeps to its bytes: another write, another read waits until there is room.
+#[test]
+fn what_is_on_its_way_is_bounded() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let _opens = Opens(gate.clone());
+    let copy = transit(0, 100);
+    cache.options.transit = copy + 1;
+    gate.stop(true);
+    for name in 0..2 {
+        keep(&mut cache, &text(name, 100), Lasts::OnDisk);
+        assert_eq!((cache.transit, cache.stats().disk_waiting), (copy, 1));
+    }
+    let mut way = Way { far: Far(true), ..Way::default() };
+    while cache.carry(&mut way, &[]) {}
+    assert_eq!(cache.transit, copy, "it is not written yet");
+    gate.stop(false);
+    settle(&mut cache, Far(true));
+    assert_eq!((cache.transit, cache.stats().disk_writes), (0, 2), "the other one's turn has come");
+    while cache.let_one_go() {}
+    gate.stop(true);
+    let ids = [0, 1].map(|name| cache.tree.find(&text(name, 100)).expect("it is on disk"));
+    assert_eq!(ids.map(|id| cache.read(id)), [Reading::UnderWay, Reading::NoRoomNow]);
+    assert_eq!(cache.transit, copy);
+    gate.stop(false);
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.transit, 0);
+    cache.options.transit = copy - 1;
+    assert_eq!(cache.read(ids[1]), Reading::NoRoom);
+}
+
+/// What is read onto what is in memory takes no more than what is new, and holds what it builds on.
+#[test]
+fn what_is_read_onto_another_takes_what_is_new() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let _opens = Opens(gate.clone());
+    for length in [60, 120] {
+        keep(&mut cache, &text(0, length), Lasts::OnDisk);
+        settle(&mut cache, Far(true));
+    }
+    while cache.let_one_go() {}
+    keep(&mut cache, &text(0, 60), Lasts::InMemory);
+    let (before, base, new) = (cache.bytes(), STATE + 3 * PAGE_BYTES, STATE + 4 * PAGE_BYTES);
+    gate.stop(true);
+    let Found::Disk(120, id) = cache.find(&text(0, 121), true) else { panic!("it is gone") };
+    assert_eq!(cache.read(id), Reading::UnderWay);
+    assert_eq!((cache.bytes() - before, cache.transit, cache.in_use.bytes()), (new + new, new, base));
+    gate.stop(false);
+    settle(&mut cache, Far(true));
+    assert_eq!((cache.bytes() - before, cache.transit, cache.in_use.bytes()), (new, 0, 0));
+}
+
+/// What waits to be written, and its copies, is at most half of the cache if it is several.
+#[test]
+fn what_waits_to_be_written_leaves_half_of_the_memory() {
+    for far in [false, true].map(Far) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let gate = Gate(Arc::default(), far);
+        let each = STATE + 6 * PAGE_BYTES + if far.0 { transit(0, 100) } else { 0 };
+        let mut cache = cache(directory.path(), &gate, 5 * each, 1 << 20);
+        let _opens = Opens(gate.clone());
+        gate.stop(true);
+        for name in 0..4 {
+            keep(&mut cache, &text(name, 100), Lasts::OnDisk);
+        }
+        assert_eq!(cache.stats().disk_waiting, 2);
+        // They begin with the same page.
+        assert_eq!(cache.in_use.bytes() + cache.transit, 2 * each - PAGE_BYTES);
+        gate.stop(false);
+        settle(&mut cache, far);
+    }
+}
