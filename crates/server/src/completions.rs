@@ -110,7 +110,7 @@ impl Prompts<'_> {
             Value::Array(items) => {
                 check_length(items.len(), self.limits, path)?;
                 let highest = self.limits.vocabulary as i64 - 1;
-                let id = |(index, item)| fields::integer(item, &format!("{path}[{index}]"), 0..=highest);
+                let id = |(index, item)| fields::integer(item, format_args!("{path}[{index}]"), 0..=highest);
                 let ids = items.iter().enumerate().map(id);
                 ids.map(|id| id.map(|id| id as u32)).collect::<Result<_, _>>()?
             }

@@ -5,6 +5,7 @@
 
 use crate::error::ApiError;
 use serde_json::{Map, Value};
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 /// An object and where it stands in the request.
@@ -58,7 +59,7 @@ impl<'v> Fields<'v> {
     }
 
     pub(crate) fn integer(&self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, ApiError> {
-        self.value(name).map(|value| integer(value, &self.path(name), range)).transpose()
+        self.value(name).map(|value| integer(value, self.path(name), range)).transpose()
     }
 
     pub(crate) fn number(&self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f32>, ApiError> {
@@ -89,10 +90,10 @@ pub(crate) fn string<'v>(value: &'v Value, path: &str) -> Result<&'v str, ApiErr
     value.as_str().ok_or_else(|| wrong_type(path, "a string", value))
 }
 
-/// Reads an integer within `range`.
-pub(crate) fn integer(value: &Value, path: &str, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
+/// Reads an integer within `range`. Its path is made where there is something to say of it alone: a prompt can be 100,000 of them.
+pub(crate) fn integer(value: &Value, path: impl Display, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
     if !value.is_i64() && !value.is_u64() {
-        return Err(wrong_type(path, "an integer", value));
+        return Err(wrong_type(&path.to_string(), "an integer", value));
     }
     // What does not fit an i64 is over every range here.
     value.as_i64().filter(|number| range.contains(number)).ok_or_else(|| {
@@ -100,7 +101,7 @@ pub(crate) fn integer(value: &Value, path: &str, range: RangeInclusive<i64>) -> 
             (low, i64::MAX) if value.is_i64() => format!("'{path}' must be at least {low}, not {value}."),
             (low, high) => format!("'{path}' must be between {low} and {high}, not {value}."),
         };
-        ApiError::parameter(path, message)
+        ApiError::parameter(path.to_string(), message)
     })
 }
 

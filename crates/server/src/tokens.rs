@@ -50,7 +50,8 @@ pub(crate) async fn detokenize(State(shared): State<Arc<Shared>>, request: Reque
         fields.required("tokens")?;
         let highest = shared.limits.vocabulary as i64 - 1;
         let items = fields.array("tokens")?.unwrap_or_default().iter().enumerate();
-        let id = |(index, item)| fields::integer(item, &format!("tokens[{index}]"), 0..=highest).map(|id| id as u32);
+        let id =
+            |(index, item)| fields::integer(item, format_args!("tokens[{index}]"), 0..=highest).map(|id| id as u32);
         let tokens: Vec<u32> = items.map(id).collect::<Result<_, _>>()?;
         let text = written(&shared.tokenizer, &tokens);
         Ok(json!({"content": text, "prompt": text}))
