@@ -2,90 +2,16 @@
 //! the end comes where it may and nowhere else.
 
 mod common;
+mod vocabulary;
 mod walk;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use lily_chat::{ForcedCalls, Format, GrammarError, Grammars, ReplyGrammar, Tokenizer};
+use lily_chat::{ForcedCalls, Format, ReplyGrammar};
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use vocabulary::{both, make, real, schemas, tiny, tools};
 use walk::{Walk, allows};
-
-/// The grammars of a vocabulary, its tokenizer and its stop tokens.
-struct Vocabulary {
-    grammars: Grammars,
-    tokenizer: Arc<Tokenizer>,
-    stops: Vec<u32>,
-}
-
-fn make(tokenizer: Arc<Tokenizer>) -> Vocabulary {
-    let stops: Vec<u32> =
-        ["<|im_end|>", "<|endoftext|>"].iter().map(|token| tokenizer.id(token).expect("a stop token")).collect();
-    Vocabulary { grammars: Grammars::new(Arc::clone(&tokenizer), &stops).expect("grammars"), tokenizer, stops }
-}
-
-fn tiny() -> &'static Vocabulary {
-    static TINY: OnceLock<Vocabulary> = OnceLock::new();
-    TINY.get_or_init(|| make(common::tiny()))
-}
-
-fn real() -> &'static Vocabulary {
-    static REAL: OnceLock<Vocabulary> = OnceLock::new();
-    REAL.get_or_init(|| make(common::real()))
-}
-
-impl Vocabulary {
-    fn schema(&self, schema: Value) -> ReplyGrammar {
-        self.answer(Format::JsonSchema(schema))
-    }
-
-    fn answer(&self, format: Format) -> ReplyGrammar {
-        self.grammars.answer(&format, false, false).unwrap_or_else(|error| panic!("{format:?}: {error}"))
-    }
-
-    fn refusal(&self, format: &Format) -> String {
-        match self.grammars.answer(format, false, false) {
-            Err(GrammarError::Refused(reason)) => reason,
-            other => panic!("{format:?}: {other:?}"),
-        }
-    }
-
-    /// Where the reply ends as far as the stop tokens tell: `None` if it may not, else whether it must.
-    fn end(&self, grammar: &ReplyGrammar) -> Option<bool> {
-        let all = |ends: bool| self.stops.iter().all(|&stop| allows(grammar, stop) == ends);
-        assert!(all(true) || all(false), "the stop tokens are as one");
-        let others = (0..self.tokenizer.vocabulary() as u32).filter(|id| !self.stops.contains(id));
-        all(true).then(|| !others.into_iter().any(|id| allows(grammar, id)))
-    }
-
-    /// Takes `text` token by token, as the model would write it; says after which of its bytes the reply may end.
-    fn follow(&self, grammar: &mut ReplyGrammar, text: &str) -> Result<Vec<usize>, String> {
-        let mut ends = Vec::new();
-        let mut at = 0;
-        for token in self.tokenizer.encode(text).expect("tokens") {
-            if self.end(grammar).is_some() {
-                ends.push(at);
-            }
-            if !allows(grammar, token) {
-                return Err(format!(
-                    "{:?} after {:?}",
-                    String::from_utf8_lossy(self.tokenizer.bytes(token)),
-                    &text[..at]
-                ));
-            }
-            grammar.accept(token).map_err(|error| error.to_string())?;
-            at += self.tokenizer.bytes(token).len();
-        }
-        if self.end(grammar).is_some() {
-            ends.push(at);
-        }
-        Ok(ends)
-    }
-}
-
-fn both() -> [&'static Vocabulary; 2] {
-    [tiny(), real()]
-}
 
 #[test]
 fn the_end_is_where_the_grammar_can_end_and_then_nothing_else() {
@@ -265,125 +191,6 @@ fn a_call_may_come_instead_of_the_content_if_there_are_tools() {
     }
 }
 
-fn tools() -> Vec<Value> {
-    let weather = json!({"type": "object", "required": ["city", "days"], "properties": {"city": {"type": "string"},
-        "days": {"type": "integer", "minimum": 1, "maximum": 14}, "unit": {"enum": ["C", "F"]},
-        "options": {"type": "object", "properties": {"wind": {"type": "boolean"}}, "additionalProperties": false}}});
-    let tool = |name: &str, parameters: Value| {
-        json!({"type": "function", "function":
-        {"name": name, "parameters": parameters}})
-    };
-    vec![
-        tool("get_weather", weather),
-        tool("get", json!({"type": "object", "properties": {}})),
-        tool("any", json!({"type": "object"})),
-        // What cannot be followed is left out, and everything else holds.
-        tool(
-            "odd",
-            json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "array", "not": {"maxItems": 1},
-            "items": {"type": "integer"}}}}),
-        ),
-    ]
-}
-
-fn calls(function: Option<&'static str>, parallel: bool, primed: &str, vocabulary: &Vocabulary) -> ReplyGrammar {
-    let definitions = tools();
-    let calls = ForcedCalls { definitions: &definitions, function, parallel };
-    vocabulary.grammars.calls(&calls, primed).expect("a grammar")
-}
-
-/// Field cases 22 and 24: the grammar takes the tokens that the model writes, `=get` among them.
-#[test]
-fn forced_calls_are_of_the_declared_parameters() {
-    let whole = "<parameter=city>\n  São\n\nPaulo </tool_call> 🦔\n</parameter>\n<parameter=days>\n3\n</parameter>\n";
-    for vocabulary in both() {
-        let end = "</function>\n</tool_call>";
-        let any = || calls(None, true, "<tool_call>\n<function", vocabulary);
-        for text in [
-            format!("=get_weather>\n{whole}{end}"),
-            format!("=get_weather>\n{whole}<parameter=unit>\nC\n</parameter>\n{end}"),
-            format!("=get_weather>\n{whole}<parameter=options>\n{{\"wind\": true}}\n</parameter>\n{end}"),
-            format!("=get>\n{end}"),
-            format!("=any>\n<parameter=x>\n1\n</parameter>\n{end}"),
-            format!("=odd>\n<parameter=n>\n[1, 2]\n</parameter>\n{end}"),
-            format!("=get>\n{end}\n<tool_call>\n<function=get>\n{end}"),
-        ] {
-            let mut grammar = any();
-            let ends = vocabulary.follow(&mut grammar, &text).unwrap_or_else(|error| panic!("{text:?}: {error}"));
-            assert_eq!(ends.last(), Some(&text.len()), "{text:?}");
-            assert_eq!(vocabulary.end(&grammar), Some(false), "there may be another");
-        }
-        for text in [
-            format!("=get_wea>\n{end}"),
-            format!("=get_weather>\n{end}"),
-            "=get_weather>\n<parameter=days>".into(),
-            "=get_weather>\n<parameter=city>\nx\n</parameter>\n<parameter=days>\n15".into(),
-            format!("=get_weather>\n{whole}<parameter=unit>\nK"),
-            format!("=get_weather>\n{whole}<parameter=other>"),
-            "=get>\n<parameter=x>".into(),
-            format!("=get>\n{end}\n\nThat"),
-        ] {
-            vocabulary.follow(&mut any(), &text).expect_err(&text);
-        }
-        let mut single = calls(Some("get"), false, "<tool_call>\n<function=get>\n", vocabulary);
-        vocabulary.follow(&mut single, end).expect("a call without arguments");
-        assert_eq!(vocabulary.end(&single), Some(true), "and nothing else");
-    }
-    let get = real().tokenizer.encode("=get_weather").expect("tokens")[0];
-    assert_eq!(real().tokenizer.bytes(get), b"=get");
-    assert!(allows(&calls(None, true, "<tool_call>\n<function", real()), get));
-}
-
-/// Whether a parameter may stand in the markup as it is: of such only the listed values are held to, where all that it may
-/// be is listed.
-fn may_be_text(schema: &Value) -> bool {
-    let lists_text =
-        |option: &Value| option["enum"].as_array().is_some_and(|values| values.iter().any(Value::is_string));
-    let options = schema["anyOf"].as_array();
-    schema["type"] == "string"
-        || options.is_some_and(|options| options.iter().any(|option| may_be_text(option) || lists_text(option)))
-}
-
-/// Schemas of every kind that the grammar knows, some levels deep.
-fn schemas() -> impl Strategy<Value = Value> {
-    let text = prop_oneof![
-        Just(json!({})),
-        (0u32..4, 0u32..4).prop_map(|(least, more)| { json!({"minLength": least, "maxLength": least + more}) }),
-        Just(json!({"pattern": "^[a-z]{2,5}-[0-9]+$"})),
-        Just(json!({"format": "date"}))
-    ];
-    let leaf = prop_oneof![
-        text.prop_map(|mut schema| {
-            schema["type"] = json!("string");
-            schema
-        }),
-        (-50i32..50, 0i32..300)
-            .prop_map(|(low, more)| json!({"type": "integer", "minimum": low, "maximum": low + more})),
-        Just(json!({"type": "number", "minimum": 0, "exclusiveMaximum": 1})),
-        Just(json!({"type": ["boolean", "null"]})),
-        Just(json!({"enum": ["a \"quoted\" word", "é🦔", 3, null, false]})),
-        Just(json!({"const": {"a": [1, "x"]}})),
-    ];
-    leaf.prop_recursive(3, 20, 4, |inner| {
-        let names = prop::sample::subsequence(vec!["name", "größe", "a b", "x\"y", "items"], 0..5);
-        let object = (names, prop::collection::vec((inner.clone(), any::<bool>()), 5), any::<bool>());
-        prop_oneof![
-            object.prop_map(|(names, parts, open)| {
-                let properties: serde_json::Map<String, Value> =
-                    names.iter().zip(&parts).map(|(name, (schema, _))| ((*name).to_owned(), schema.clone())).collect();
-                let required: Vec<&str> =
-                    names.iter().zip(&parts).filter(|(_, (_, required))| *required).map(|(name, _)| *name).collect();
-                let additional = if open { json!({"type": "integer"}) } else { json!(false) };
-                json!({"type": "object", "properties": properties, "required": required, "additionalProperties": additional})
-            }),
-            (inner.clone(), 0usize..3, 0usize..3).prop_map(|(items, least, more)| {
-                json!({"type": "array", "items": items, "minItems": least, "maxItems": least + more})
-            }),
-            prop::collection::vec(inner, 1..4).prop_map(|options| json!({"anyOf": options})),
-        ]
-    })
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
@@ -400,34 +207,6 @@ proptest! {
         }
     }
 
-    /// Whichever of the allowed tokens come, the reply is a call as the parser reads them, with arguments of the schema.
-    #[test]
-    fn any_walk_of_calls_is_read_as_calls(
-        parts in prop::collection::vec((schemas(), any::<bool>()), 0..3),
-        seed: u64,
-        use_real in prop::bool::weighted(0.3),
-    ) {
-        let vocabulary = if use_real { real() } else { tiny() };
-        let properties: serde_json::Map<String, Value> =
-            parts.iter().enumerate().map(|(index, (schema, _))| (format!("p{index}"), schema.clone())).collect();
-        let required: Vec<String> =
-            parts.iter().enumerate().filter(|(_, (_, required))| *required).map(|(index, _)| format!("p{index}")).collect();
-        let parameters = json!({"type": "object", "properties": properties, "required": required});
-        let definitions = [json!({"type": "function", "function": {"name": "f", "parameters": parameters}})];
-        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: true };
-        let primed = "<tool_call>\n<function=f>\n";
-        let mut walk = Walk::new(seed, &vocabulary.tokenizer, &vocabulary.stops);
-        let text = primed.to_owned() + &walk.reply(vocabulary.grammars.calls(&calls, primed).expect("a grammar"));
-        for arguments in walk::arguments(&text, &definitions) {
-            let given: Value = serde_json::from_str(&arguments).expect("JSON");
-            prop_assert!(required.iter().all(|name| given.get(name).is_some()), "{arguments} {text}");
-            for (name, value) in given.as_object().expect("an object") {
-                let schema = properties.get(name).expect("a declared parameter");
-                let fits = may_be_text(schema) || jsonschema::is_valid(schema, value);
-                prop_assert!(fits, "{name}: {value} of {schema}: {text}");
-            }
-        }
-    }
 }
 
 /// What the time of a step is: `cargo test -p lily-chat --test grammar -- --ignored --nocapture`.
@@ -455,8 +234,13 @@ fn how_long_masks_take() {
         format!("=get_weather>\n<parameter=city>\n{text}\n</parameter>\n{days}")
     };
     let force = || vocabulary.grammars.calls(&forced, "<tool_call>\n<function").expect("a grammar");
+    let note =
+        json!({"type": "object", "required": ["note"], "properties": {"note": {"type": "string", "maxLength": 1000}}});
+    let notes = [json!({"type": "function", "function": {"name": "note", "parameters": note}})];
+    let noted = ForcedCalls { definitions: &notes, function: None, parallel: true };
+    let held = || vocabulary.grammars.calls(&noted, "<tool_call>\n<function=note>\n").expect("a grammar");
     type Compile<'c> = Box<dyn Fn() -> ReplyGrammar + 'c>;
-    let grammars: [(&str, Compile<'_>, String); 6] = [
+    let grammars: [(&str, Compile<'_>, String); 7] = [
         (
             "json_object",
             Box::new(|| vocabulary.answer(Format::JsonObject)),
@@ -471,6 +255,11 @@ fn how_long_masks_take() {
         ),
         ("forced call", Box::new(force), call(&text)),
         ("forced call with HTML", Box::new(force), call(&html)),
+        (
+            "forced call, at most 1,000 characters",
+            Box::new(held),
+            format!("<parameter=note>\n{text}\n</parameter>\n</function>\n</tool_call>"),
+        ),
         (
             "regex",
             Box::new(|| vocabulary.answer(Format::Regex(r"(\w+[ ,.;<>\n]*)+".into()))),

@@ -176,6 +176,17 @@ fn case_20_strings_are_byte_exact() {
 }
 
 #[test]
+fn case_20_tags_in_strings_of_json_are_text() {
+    for list in [r#"["</parameter></function>"]"#, r#"["a\"</parameter> <parameter=x>", "</tool_call><tool_call>"]"#] {
+        let value: Value = serde_json::from_str(list).expect("JSON");
+        assert_eq!(calls(&written(&[("list", list), ("count", "2")])), one("f", json!({"list": value, "count": 2})));
+    }
+    // A string that a line's end breaks off is none.
+    let open = "<tool_call>\n<function=f>\n<parameter=list>\n[\"a\n</parameter>\n</function>\n</tool_call>";
+    assert_eq!(calls(open), one("f", json!({"list": "[\"a"})));
+}
+
+#[test]
 fn case_21_tags_in_pieces_do_not_leak() {
     let mut parser = parser(false, false);
     let mut seen = Vec::new();

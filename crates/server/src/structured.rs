@@ -151,7 +151,14 @@ pub(crate) fn binding(
     let function = if let Choice::Named(name) = &tools.choice { Some(name.as_str()) } else { None };
     let definitions: Vec<Value> = tools.callable().cloned().collect();
     let calls = ForcedCalls { definitions: &definitions, function, parallel: !tools.single() };
-    shared.grammars()?.calls(&calls, primed).map(Some).map_err(|error| refusal(&error, "tools", "bind a call"))
+    shared.grammars()?.calls(&calls, primed).map(Some).map_err(|error| match &error {
+        GrammarError::Parameter { function, path, reason } => {
+            let path = tools.path(function, path);
+            let message = format!("'{path}' cannot bind a call: {}.", reason.trim_end_matches('.'));
+            ApiError::parameter(path, message).unlogged()
+        }
+        error => refusal(error, "tools", "bind a call"),
+    })
 }
 
 /// Why there is no grammar: what `path` has cannot do what it was sent for.
@@ -161,7 +168,7 @@ fn refusal(error: &GrammarError, path: &str, purpose: &str) -> ApiError {
             let message = format!("'{path}' cannot {purpose}: {}.", reason.trim_end_matches('.'));
             ApiError::parameter(path, message).unlogged()
         }
-        GrammarError::Failed(_) => ApiError::internal(error.to_string()),
+        _ => ApiError::internal(error.to_string()),
     }
 }
 

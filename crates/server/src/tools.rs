@@ -5,7 +5,7 @@ use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use lily_chat::ToolSet;
 use serde_json::Value;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The tools of a request.
@@ -19,6 +19,8 @@ pub(crate) struct Tools {
     pub(crate) later: Vec<Value>,
     /// The names of those that cannot be called any more.
     pub(crate) withdrawn: HashSet<String>,
+    /// Where the request has the parameters of each, by its name, as far as that is known.
+    pub(crate) paths: HashMap<String, String>,
     pub(crate) choice: Choice,
     /// Whether a reply may hold more than one call.
     pub(crate) parallel: bool,
@@ -53,13 +55,16 @@ impl Tools {
             }
         }
         let definitions = request.array("tools")?.unwrap_or_default();
+        let mut paths = HashMap::new();
         for (index, tool) in definitions.iter().enumerate() {
-            check(&Fields::of(tool, &format!("tools[{index}]"))?)?;
+            let name = check(&Fields::of(tool, &format!("tools[{index}]"))?)?;
+            paths.entry(name.to_owned()).or_insert(format!("tools[{index}].function.parameters"));
         }
         let tools = Self {
             definitions: definitions.to_vec(),
             choice: read_choice(request)?,
             parallel: request.boolean("parallel_tool_calls")?.unwrap_or(true),
+            paths,
             ..Self::default()
         };
         tools.check_choice()?;
@@ -89,6 +94,12 @@ impl Tools {
         let is_withdrawn = |tool: &Value| name(tool).is_some_and(|name| self.withdrawn.contains(name));
         let earlier = self.definitions.iter().filter(move |tool| !is_replaced(tool));
         earlier.chain(&self.later).filter(move |tool| !is_withdrawn(tool))
+    }
+
+    /// Where the request has a part of a function's parameters.
+    pub(crate) fn path(&self, function: &str, part: &str) -> String {
+        let parameters = self.paths.get(function).map_or("tools", String::as_str);
+        if part.is_empty() { parameters.to_owned() } else { format!("{parameters}.{part}") }
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
@@ -142,7 +153,8 @@ impl Tools {
     }
 }
 
-fn check(tool: &Fields<'_>) -> Result<(), ApiError> {
+/// The tool's name, if it is a function's.
+fn check<'v>(tool: &Fields<'v>) -> Result<&'v str, ApiError> {
     let kind = fields::string(tool.required("type")?, &tool.path("type"))?;
     if kind != "function" {
         let path = tool.path("type");
@@ -150,10 +162,10 @@ fn check(tool: &Fields<'_>) -> Result<(), ApiError> {
         return Err(ApiError::parameter(path, message).unlogged());
     }
     let function = Fields::of(tool.required("function")?, &tool.path("function"))?;
-    check_name(&function)?;
+    let name = check_name(&function)?;
     function.string("description")?;
     function.object("parameters")?;
-    Ok(())
+    Ok(name)
 }
 
 /// The name of a function, which must be one that the markup of calls can hold.

@@ -1,26 +1,40 @@
 //! The grammar of replies that call tools, in the model's markup.
 //!
-//! A string stands in it as it is, up to the next closing tag, so that of its schema only the listed values are held to;
-//! anything else is JSON of its schema. Parameters come in their declared order, those that are not required may be left out.
+//! Parameters come in their declared order, those that are not required may be left out; each is held to all of its schema
+//! ([`Parameter`]), and what cannot be followed is refused with its place.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::lark_string;
-use super::nesting::check_schema;
-use super::schema::{OPTIONS, check_numbers, options};
+use super::branches::{Branch, branches};
+use super::one_of::Comparison;
+use super::parameter::Parameter;
+use super::reason::refused;
+use super::text::RULES;
+use super::{GrammarError, lark_string};
 use crate::ToolSet;
-use crate::tools::{Expected, Kinds, follow};
+use crate::tools::Kinds;
 
-/// Rules that every such grammar has: a text up to its closing tag, and a parameter that was not declared.
-const COMMON: &str = r#"
-text[lazy]: /(?s:.*)<\/parameter>/
-other: /<parameter=[^<>\n]+>\n/ text "\n"
-"#;
-/// Bytes of a grammar up to which its parameters are held to all of their schemas; the later ones are held to their types.
-const LONGEST_STRICT: usize = 1 << 20;
+/// Bytes that a grammar may have: each parameter has its own copy of the definitions that it reaches.
+const LONGEST: usize = 4 << 20;
+/// The name of a parameter that was not declared, as the parser of calls reads it.
+const NAME: &str = r#"/[^<>\n"'\s]([^<>\n]{0,100}[^<>\n"'\s])?/"#;
+/// What an object of parameters may say that no order of parameters can be held to.
+const UNSUPPORTED: [&str; 12] = [
+    "const",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "enum",
+    "if",
+    "maxProperties",
+    "minProperties",
+    "not",
+    "patternProperties",
+    "propertyNames",
+    "unevaluatedProperties",
+];
 
 /// Calls that a reply must make.
 #[derive(Clone, Debug)]
@@ -33,28 +47,57 @@ pub struct ForcedCalls<'t> {
     pub parallel: bool,
 }
 
+/// Calls as a grammar.
+pub(super) struct Calls {
+    /// In Lark.
+    pub(super) grammar: String,
+    /// What is to be looked at by itself where the grammar is refused or may allow nothing.
+    pub(super) parts: Vec<Part>,
+    /// A reply's beginning up to the end of a text that is held to nothing, if there is one that short.
+    pub(super) sample: Option<String>,
+}
+
+/// What one parameter's value is held to.
+pub(super) struct Part {
+    pub(super) function: String,
+    pub(super) path: String,
+    /// In Lark, with `start` for the value and its end.
+    pub(super) grammar: String,
+    /// Whether it takes a compiler to tell if there is a value at all.
+    pub(super) is_doubtful: bool,
+}
+
+impl Part {
+    pub(super) fn refused(&self, reason: String) -> GrammarError {
+        GrammarError::Parameter { function: self.function.clone(), path: self.path.clone(), reason }
+    }
+}
+
 impl ForcedCalls<'_> {
-    /// The grammar, in Lark. Without `strict` any JSON of its type will do for a parameter.
-    pub(super) fn grammar(&self, strict: bool) -> String {
+    /// # Errors
+    /// [`GrammarError::Parameter`] where a schema has no value, or cannot be followed.
+    pub(super) fn write(&self) -> Result<Calls, GrammarError> {
         let tools = ToolSet::new(self.definitions);
-        let mut grammar = String::from(COMMON);
-        let mut calls = Vec::new();
+        let mut calls = Calls { grammar: RULES.into(), parts: Vec::new(), sample: None };
+        let mut functions = Vec::new();
         for (index, function) in self.definitions.iter().filter_map(|tool| tool.get("function")).enumerate() {
             let Some(name) = function.get("name").and_then(Value::as_str) else { continue };
             if self.function.is_some_and(|only| only != name) {
                 continue;
             }
+            let root = function.get("parameters").unwrap_or(&Value::Null);
+            let mut writer = Writer { tools: &tools, function: name, root, calls: &mut calls };
+            let body = writer.function(index)?;
             let rule = format!("f{index}");
-            let parameters = Parameters::of(function.get("parameters").unwrap_or(&Value::Null));
-            let body = parameters.body(&rule, |key| tools.expected(name, key), strict, &mut grammar);
-            rule_of(&mut grammar, &rule, &format!("{} {body}", lark_string(&format!("{name}>\n"))));
-            calls.push(rule);
+            let begin = lark_string(&format!("{name}>\n<"));
+            rule_of(&mut calls.grammar, &rule, &format!("{begin} {body}"));
+            functions.push(rule);
         }
-        rule_of(&mut grammar, "function", &calls.join(" | "));
-        let (open, close) = (lark_string("<tool_call>\n<function="), lark_string("</function>\n</tool_call>"));
-        rule_of(&mut grammar, "call", &format!("{open} function {close}"));
-        rule_of(&mut grammar, "start", if self.parallel { r#"call ("\n" call)*"# } else { "call" });
-        grammar
+        rule_of(&mut calls.grammar, "function", &functions.join(" | "));
+        let (open, close) = (lark_string("<tool_call>\n<function="), lark_string("/function>\n</tool_call>"));
+        rule_of(&mut calls.grammar, "call", &format!("{open} function {close}"));
+        rule_of(&mut calls.grammar, "start", if self.parallel { r#"call ("\n" call)*"# } else { "call" });
+        Ok(calls)
     }
 }
 
@@ -63,127 +106,195 @@ fn rule_of(grammar: &mut String, name: &str, body: &str) {
     let _ = writeln!(grammar, "{name}: {body}");
 }
 
-/// A function's parameters, as far as their schema says which there are.
-struct Parameters<'s> {
-    root: &'s Value,
-    declared: Option<&'s Map<String, Value>>,
-    required: Vec<&'s str>,
-    /// Whether there may be others.
-    others: bool,
+/// Writes one function's parameters.
+struct Writer<'w> {
+    tools: &'w ToolSet,
+    function: &'w str,
+    root: &'w Value,
+    calls: &'w mut Calls,
 }
 
-impl<'s> Parameters<'s> {
-    fn of(root: &'s Value) -> Self {
-        let object = follow(root, root);
-        let declared = object.get("properties").and_then(Value::as_object);
-        let required = object.get("required").and_then(Value::as_array).into_iter().flatten();
-        let composed = ["allOf", "anyOf", "oneOf", "$ref"].iter().any(|name| object.get(name).is_some());
-        let others = match object.get("additionalProperties") {
-            Some(Value::Bool(allowed)) => *allowed,
-            Some(_) => true,
-            // A function of which nothing is said takes nothing; an object of which nothing is said may hold anything.
-            None => composed || declared.is_none() && object.is_object(),
-        };
-        Self { root, declared, required: required.filter_map(Value::as_str).collect(), others }
+/// Parameters as one alternative of their schema has them.
+struct Declared {
+    /// Each by its name, with its schema and whether it must be there.
+    parameters: Vec<(String, Value, bool)>,
+    /// What others are held to, if there may be any.
+    others: Option<Value>,
+}
+
+impl Writer<'_> {
+    /// What stands between the name and the end of the function.
+    fn function(&mut self, index: usize) -> Result<String, GrammarError> {
+        if self.root.is_null() {
+            return Ok(String::new());
+        }
+        let refuse = |error| at(error, self.function, "");
+        let branches = branches(self.root, self.root, &Comparison::new(self.root)).map_err(refuse)?;
+        let objects = branches.iter().filter(|branch| branch.kinds().has(Kinds::OBJECT));
+        let declared: Result<Vec<Declared>, _> = objects.map(Declared::of).collect();
+        let declared = declared.map_err(refuse)?;
+        let mut bodies = Vec::new();
+        let mut never = None;
+        for (branch, declared) in declared.iter().enumerate() {
+            match self.parameters(&format!("{index}_{branch}"), declared)? {
+                Ok(body) => bodies.push(body),
+                Err(name) => never = Some(name),
+            }
+        }
+        match (bodies.as_slice(), never) {
+            ([], Some(name)) => Err(at(
+                refused("it is required, and no value is allowed"),
+                self.function,
+                &format!("properties.{name}"),
+            )),
+            ([], None) => Err(refuse(refused("no arguments satisfy it"))),
+            ([body], _) => Ok(body.clone()),
+            _ => Ok(format!("({})", bodies.join(" | "))),
+        }
     }
 
-    /// What stands between the name and the end of the function; writes the rules that it needs.
-    fn body(&self, function: &str, expected: impl Fn(&str) -> Expected, strict: bool, grammar: &mut String) -> String {
-        let mut body = String::new();
-        for (index, (key, schema)) in self.declared.into_iter().flatten().enumerate() {
-            // Such a key cannot be written in the markup.
-            if key.is_empty() || key.contains(['<', '>', '\n', '\r']) {
+    /// The parameters of one alternative, or the name of one that must be there and never may.
+    fn parameters(&mut self, prefix: &str, declared: &Declared) -> Result<Result<String, String>, GrammarError> {
+        let (mut body, mut some_required) = (String::new(), false);
+        for (index, (name, schema, required)) in declared.parameters.iter().enumerate() {
+            let path = format!("properties.{name}");
+            // Such a name cannot be written in the markup.
+            let is_written = name.trim().trim_matches(['"', '\'']) == name && !name.contains(['<', '>', '\n', '\r']);
+            if !is_written || name.is_empty() || name.len() > 256 {
+                if *required {
+                    let reason = "it is required, and its name cannot be written in a call";
+                    return Err(at(refused(reason), self.function, &path));
+                }
                 continue;
             }
-            let rule = format!("{function}_{index}");
-            let strict = strict && grammar.len() < LONGEST_STRICT;
-            let value = value(&expected(key), strict.then(|| self.alone(schema)).flatten());
-            rule_of(grammar, &rule, &format!("{} {value}", lark_string(&format!("<parameter={key}>\n"))));
-            let optional = if self.required.contains(&key.as_str()) { "" } else { "?" };
-            let _ = write!(body, "{rule}{optional} ");
+            let Some(value) = self.value(&format!("t{prefix}_{index}"), name, schema, &path)? else {
+                if *required {
+                    return Ok(Err(name.clone()));
+                }
+                continue;
+            };
+            // Of the parameters before it none must be there.
+            if value == "(text)" && !some_required && self.calls.sample.is_none() {
+                let begin = format!("<tool_call>\n<function={}>\n<parameter={name}>", self.function);
+                self.calls.sample = Some(format!("{begin}\nx\n</parameter>\n<"));
+            }
+            let rule = format!("p{prefix}_{index}");
+            rule_of(
+                &mut self.calls.grammar,
+                &rule,
+                &format!("{} {value}", lark_string(&format!("parameter={name}>\n"))),
+            );
+            body.push_str(&rule);
+            body.push_str(if *required { " " } else { "? " });
+            some_required |= *required;
         }
-        if self.others {
-            body.push_str("other*");
-        }
-        body
-    }
-
-    /// A parameter's schema with what it may refer to; `None` if it is beyond what can be followed: then its value is held to
-    /// its kind only, as a client whose tools are taken one by one could not tell which of them to mend.
-    fn alone(&self, schema: &Value) -> Option<Value> {
-        let mut alone = schema.as_object()?.clone();
-        for (name, key) in definitions(schema, self.root) {
-            let named = alone.entry(name).or_insert_with(|| Value::Object(Map::new())).as_object_mut()?;
-            if let (false, Some(definition)) = (named.contains_key(&key), self.root[name].get(&key)) {
-                named.insert(key, definition.clone());
+        if let Some(schema) = &declared.others {
+            // Of a name that was not declared nothing more is known, so any will do.
+            let others = self.value(&format!("t{prefix}"), "", schema, "additionalProperties")?;
+            let names: String =
+                declared.parameters.iter().map(|(name, ..)| format!(" & ~{}", lark_string(name))).collect();
+            if let Some(value) = others {
+                rule_of(&mut self.calls.grammar, &format!("NAME{prefix}"), &format!("{NAME}{names}"));
+                rule_of(
+                    &mut self.calls.grammar,
+                    &format!("o{prefix}"),
+                    &format!("\"parameter=\" NAME{prefix} \">\\n\" {value}"),
+                );
+                body.push_str(&format!("o{prefix}*"));
             }
         }
-        alone.insert(OPTIONS.into(), options(true));
-        let alone = Value::Object(alone);
-        check_schema(&alone).and_then(|()| check_numbers(&alone)).ok().map(|()| alone)
+        Ok(Ok(body))
+    }
+
+    /// A value with its end; `None` if it is never allowed.
+    fn value(&mut self, rule: &str, name: &str, schema: &Value, path: &str) -> Result<Option<String>, GrammarError> {
+        let expected = self.tools.expected(self.function, name);
+        let parameter = Parameter::of(schema, self.root, &expected).map_err(|error| at(error, self.function, path))?;
+        let Some(parameter) = parameter else { return Ok(None) };
+        let mut rules = String::new();
+        let body = parameter.body(rule, &mut rules);
+        self.calls.grammar.push_str(&rules);
+        if self.calls.grammar.len() > LONGEST {
+            let reason = format!("the tools come to a grammar of over {LONGEST} bytes with it, the most that is taken");
+            return Err(at(refused(reason), self.function, path));
+        }
+        if parameter.can_fail() {
+            let grammar = format!("{RULES}{rules}start: {body}\n");
+            let (function, path) = (self.function.to_owned(), path.to_owned());
+            self.calls.parts.push(Part { function, path, grammar, is_doubtful: parameter.is_doubtful });
+        }
+        Ok(Some(body))
     }
 }
 
-/// Which of the root's definitions a schema refers to, also through others.
-fn definitions(schema: &Value, root: &Value) -> BTreeSet<(&'static str, String)> {
-    let (mut found, mut ahead) = (BTreeSet::new(), vec![schema]);
-    while let Some(value) = ahead.pop() {
-        match value {
-            Value::Array(items) => ahead.extend(items),
-            Value::Object(map) => {
-                ahead.extend(map.values());
-                let Some(reference) = map.get("$ref").and_then(Value::as_str) else { continue };
-                for name in ["$defs", "definitions"] {
-                    let Some(path) = reference.strip_prefix("#/").and_then(|path| path.strip_prefix(name)) else {
-                        continue;
-                    };
-                    let key = path.trim_start_matches('/').split('/').next().unwrap_or_default();
-                    let key = key.replace("~1", "/").replace("~0", "~");
-                    if let Some(definition) = root.get(name).and_then(|all| all.get(&key))
-                        && found.insert((name, key))
-                    {
-                        ahead.push(definition);
-                    }
+impl Declared {
+    fn of(branch: &Branch<'_>) -> Result<Self, GrammarError> {
+        if let Some(name) = UNSUPPORTED.iter().find(|name| branch.each(name).next().is_some()) {
+            return Err(refused(format!("the schema has keywords that are not supported: \"{name}\"")));
+        }
+        let mut schemas: Map<String, Value> = Map::new();
+        for (name, schema) in branch.each("properties").filter_map(Value::as_object).flatten() {
+            match schemas.get_mut(name) {
+                None => drop(schemas.insert(name.clone(), schema.clone())),
+                Some(known) => *known = serde_json::json!({"allOf": [known, schema]}),
+            }
+        }
+        let required = branch.each("required").filter_map(Value::as_array).flatten().filter_map(Value::as_str);
+        let required: Vec<&str> = required.collect();
+        // A function of which nothing is said takes nothing; an object of which nothing is said may hold anything.
+        let says_others = branch.each("additionalProperties").next().is_some();
+        let open = says_others || branch.each("properties").next().is_none();
+        let mut others: Vec<&Value> = Vec::new();
+        for map in &branch.0 {
+            let Some(more) = map.get("additionalProperties") else { continue };
+            let own = map.get("properties").and_then(Value::as_object);
+            // What the others of these schemas declare is more to this one.
+            for (name, schema) in &mut schemas {
+                if !own.is_some_and(|own| own.contains_key(name)) {
+                    *schema = serde_json::json!({"allOf": [schema, more]});
                 }
             }
-            _ => {}
+            others.push(more);
         }
+        let others = match others.as_slice() {
+            _ if !open => None,
+            [] => Some(Value::Bool(true)),
+            [only] => Some((*only).clone()),
+            several => Some(serde_json::json!({ "allOf": several })),
+        };
+        for &name in &required {
+            if !schemas.contains_key(name) {
+                schemas.insert(name.to_owned(), others.clone().unwrap_or(Value::Bool(true)));
+            }
+        }
+        let parameters = schemas.into_iter().map(|(name, schema)| {
+            let required = required.contains(&name.as_str());
+            (name, schema, required)
+        });
+        Ok(Self { parameters: parameters.collect(), others })
     }
-    found
 }
 
-/// A value and its closing tag.
-fn value(expected: &Expected, schema: Option<Value>) -> String {
-    let close = lark_string("\n</parameter>\n");
-    let Expected { kinds, choices } = expected;
-    if !choices.is_empty() {
-        let written = |choice: &Value| match choice {
-            Value::String(text) => lark_string(text),
-            other => lark_string(&other.to_string()),
-        };
-        let choices: Vec<String> = choices.iter().map(written).collect();
-        return format!("({}) {close}", choices.join(" | "));
+/// The error of a function's parameters at this place.
+fn at(error: GrammarError, function: &str, path: &str) -> GrammarError {
+    match error {
+        GrammarError::Refused(reason) => {
+            GrammarError::Parameter { function: function.into(), path: path.into(), reason }
+        }
+        other => other,
     }
-    if kinds.has(Kinds::STRING) {
-        return "text \"\\n\"".into();
-    }
-    let schema = schema.unwrap_or_else(|| {
-        let mut any = json!({"type": kinds.names()});
-        any[OPTIONS] = options(true);
-        any
-    });
-    format!("%json {schema} {close}")
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
-    use super::ForcedCalls;
+    use super::{ForcedCalls, GrammarError};
 
-    fn grammar(parameters: Value) -> String {
+    fn write(parameters: Value) -> Result<String, GrammarError> {
         let definitions = [json!({"type": "function", "function": {"name": "f", "parameters": parameters}})];
-        ForcedCalls { definitions: &definitions, function: None, parallel: false }.grammar(true)
+        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: false }.write()?;
+        Ok(calls.grammar)
     }
 
     fn rule(grammar: &str, name: &str) -> String {
@@ -193,40 +304,20 @@ mod tests {
 
     #[test]
     fn a_parameter_is_a_text_a_choice_or_json() {
-        let grammar = grammar(json!({"type": "object", "required": ["city", "days"], "properties": {
-            "city": {"type": "string", "maxLength": 3}, "unit": {"enum": ["C", "F", null]}, "days": {"$ref": "#/$defs/N"},
-            "a>b": {"type": "string"}}, "$defs": {"N": {"type": "integer"}}}));
-        assert_eq!(rule(&grammar, "f0"), r#""f>\n" f0_0 f0_1? f0_2"#);
-        assert_eq!(rule(&grammar, "f0_0"), r#""<parameter=city>\n" text "\n""#);
-        assert_eq!(rule(&grammar, "f0_1"), r#""<parameter=unit>\n" ("C" | "F" | "null") "\n</parameter>\n""#);
-        let days = rule(&grammar, "f0_2");
-        assert!(days.contains(r##"%json {"$ref":"#/$defs/N""##) && days.contains(r#""lenient":true"#), "{days}");
+        let grammar = write(json!({"type": "object", "required": ["city", "days"], "properties": {
+            "city": {"type": "string"}, "unit": {"enum": ["C", "F", null]}, "days": {"$ref": "#/$defs/N"},
+            "a>b": {"type": "string"}, "any": {}, "code": {"type": "string", "pattern": "^a/b$", "maxLength": 7}, "never": false},
+            "$defs": {"N": {"type": "integer"}}}))
+        .expect("fine");
+        assert_eq!(rule(&grammar, "f0"), r#""f>\n<" p0_0_0 p0_0_1? p0_0_2 p0_0_4? p0_0_5?"#);
+        assert_eq!(rule(&grammar, "p0_0_0"), r#""parameter=city>\n" (text)"#);
+        assert_eq!(rule(&grammar, "t0_0_1[lazy]"), r#"("C" | "F" | "null") CLOSE"#);
+        let days = rule(&grammar, "p0_0_2");
+        assert!(days.contains(r##"%json {"$ref":"#/$defs/N""##), "{days}");
+        assert_eq!(rule(&grammar, "p0_0_4"), r#""parameter=any>\n" (text)"#);
+        let code = rule(&grammar, "t0_0_5[lazy]");
+        assert!(code.starts_with(r"(/(?:a\/b)/ & /(?s:.{0,7})/ & /[^<]*"), "{code}");
         assert_eq!(rule(&grammar, "start"), "call");
-    }
-
-    #[test]
-    fn a_parameter_has_the_definitions_that_it_reaches() {
-        let grammar = grammar(json!({"type": "object", "properties": {
-            "a": {"$ref": "#/$defs/A/properties/of"}, "b": {"type": "array", "items": {"$ref": "#/$defs/x~1y"}}, "c": {"type": "integer"}},
-            "$defs": {"A": {"properties": {"of": {"$ref": "#/definitions/B"}}}, "x/y": {"type": "null"}, "unused": {"const": "never"}},
-            "definitions": {"B": {"type": "object", "properties": {"b": {"$ref": "#/definitions/B"}}}}}));
-        let defined = |rule_name: &str| {
-            let rule = rule(&grammar, rule_name);
-            ["\"A\":", "\"B\":", "\"x/y\":", "never"].map(|part| rule.contains(part))
-        };
-        assert_eq!(defined("f0_0"), [true, true, false, false]);
-        assert_eq!(defined("f0_1"), [false, false, true, false]);
-        assert_eq!(defined("f0_2"), [false; 4]);
-    }
-
-    #[test]
-    fn many_parameters_that_share_large_definitions_make_no_grammar_without_end() {
-        let properties: serde_json::Map<String, Value> =
-            (0..1000).map(|index| (format!("p{index}"), json!({"$ref": "#/$defs/A"}))).collect();
-        let large = json!({"type": "array", "items": {"enum": (0..20_000).collect::<Vec<_>>()}});
-        let grammar = grammar(json!({"properties": properties, "$defs": {"A": large}}));
-        assert!(grammar.len() < 2 << 20, "{}", grammar.len());
-        assert!(rule(&grammar, "f0_999").contains(r#""type":["array"]"#), "{}", rule(&grammar, "f0_999"));
     }
 
     #[test]
@@ -234,18 +325,38 @@ mod tests {
         for (parameters, body) in [
             (Value::Null, ""),
             (json!({"type": "object", "properties": {}}), ""),
-            (json!({"type": "object"}), "other*"),
-            (json!({}), "other*"),
+            (json!({"type": "object"}), "o0_0*"),
+            (json!({}), "o0_0*"),
             (json!({"additionalProperties": false}), ""),
-            (json!({"properties": {"a": {}}, "additionalProperties": {"type": "string"}}), "f0_0? other*"),
-            (json!({"anyOf": [{"properties": {"a": {}}}]}), "other*"),
-            (json!({"$ref": "#/$defs/P", "$defs": {"P": {"properties": {"a": {}}, "required": ["a"]}}}), "f0_0"),
+            (json!({"properties": {"a": {}}, "additionalProperties": {"type": "string"}}), "p0_0_0? o0_0*"),
+            (json!({"required": ["a"]}), "p0_0_0 o0_0*"),
+            (
+                json!({"anyOf": [{"properties": {"a": {}}}, {"required": ["b"], "properties": {}}]}),
+                "(p0_0_0? | p0_1_0 )",
+            ),
+            (json!({"$ref": "#/$defs/P", "$defs": {"P": {"properties": {"a": {}}, "required": ["a"]}}}), "p0_0_0"),
+            (
+                json!({"properties": {"a": {}, "b": {}}, "allOf": [{"properties": {"a": {}}, "additionalProperties": false}]}),
+                "p0_0_0?",
+            ),
         ] {
-            assert_eq!(
-                rule(&grammar(parameters.clone()), "f0"),
-                format!(r#""f>\n" {body}"#).trim_end(),
-                "{parameters}"
-            );
+            let grammar = write(parameters.clone()).expect("fine");
+            let rule = rule(&grammar, "f0").replace("  ", " ");
+            assert_eq!(rule, format!(r#""f>\n<" {body}"#).trim_end(), "{parameters}");
         }
+        let grammar = write(json!({"properties": {"a": false}, "additionalProperties": true})).expect("fine");
+        assert!(
+            rule(&grammar, "NAME0_0").ends_with(r#"& ~"a""#),
+            "what is never allowed does not come back: {grammar}"
+        );
+    }
+
+    #[test]
+    fn many_parameters_that_share_large_definitions_make_no_grammar_without_end() {
+        let properties: serde_json::Map<String, Value> =
+            (0..1000).map(|index| (format!("p{index}"), json!({"$ref": "#/$defs/A"}))).collect();
+        let large = json!({"type": "array", "items": {"enum": (0..20_000).collect::<Vec<_>>()}});
+        let error = write(json!({"properties": properties, "$defs": {"A": large}})).expect_err("too long");
+        assert!(matches!(&error, GrammarError::Parameter { path, .. } if path.starts_with("properties.p")), "{error}");
     }
 }

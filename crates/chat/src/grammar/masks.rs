@@ -15,6 +15,8 @@ use llguidance::derivre::StateID;
 use llguidance::toktrie::SimpleVob;
 use llguidance::{TokenParser, panic_utils};
 
+use super::slices::Slices;
+
 /// Masks of a reply that are kept, each of 31 KB at a vocabulary of 248,000.
 const KEPT: usize = 32;
 
@@ -39,7 +41,8 @@ pub(super) struct Masks {
 
 impl Masks {
     /// At the beginning of a text.
-    pub(super) fn new(mut parser: TokenParser) -> Self {
+    pub(super) fn new(mut parser: TokenParser, slices: Arc<Slices>) -> Self {
+        parser.bias_computer = slices;
         parser.start_without_prompt();
         Self { parser, kept: VecDeque::new() }
     }
@@ -148,7 +151,7 @@ mod tests {
         let definitions = [json!({"type": "function", "function": {"name": "f", "parameters":
             {"type": "object", "properties": {"text": {"type": "string"}, "value": schema}, "required": ["text"]}}})];
         let calls = ForcedCalls { definitions: &definitions, function: None, parallel: true };
-        let calls = TopLevelGrammar::from_lark(calls.grammar(true));
+        let calls = TopLevelGrammar::from_lark(calls.write().expect("calls").grammar);
         formats.iter().map(|format| grammar_of(format).expect("a format")).chain([calls]).collect()
     }
 

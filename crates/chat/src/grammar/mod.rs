@@ -4,13 +4,20 @@
 //! word and begins the next is as good as two. Of what a client asks for it makes a [`ReplyGrammar`], which says token by
 //! token what may come next. The grammars themselves are llguidance's.
 
+mod branches;
 mod calls;
+mod definitions;
+mod formats;
 mod masks;
 mod nesting;
 mod one_of;
+mod parameter;
+mod pattern;
 mod reason;
 mod reply;
 mod schema;
+mod slices;
+mod text;
 mod thinking;
 mod vocabulary;
 
@@ -26,8 +33,10 @@ pub use calls::ForcedCalls;
 pub use reply::ReplyGrammar;
 
 use crate::Tokenizer;
+use calls::{Calls, Part};
 use masks::Masks;
 use reason::refused;
+use slices::Slices;
 use thinking::Thinking;
 use vocabulary::Vocabulary;
 
@@ -58,6 +67,16 @@ pub enum GrammarError {
     /// What was asked for cannot be had; this is why.
     #[error("{0}")]
     Refused(String),
+    /// A function that must be called has a parameter that no call can be held to.
+    #[error("'{path}' of the function '{function}': {reason}")]
+    Parameter {
+        /// The function's name.
+        function: String,
+        /// Where in its parameters' schema, as `properties.city`; empty for the schema as a whole.
+        path: String,
+        /// Why.
+        reason: String,
+    },
     /// A fault of ours.
     #[error("the grammar failed: {0}")]
     Failed(String),
@@ -66,6 +85,7 @@ pub enum GrammarError {
 /// Makes grammars over one vocabulary.
 pub struct Grammars {
     factory: ParserFactory,
+    slices: Arc<Slices>,
     tokenizer: Arc<Tokenizer>,
     thinking: Arc<Thinking>,
 }
@@ -90,7 +110,8 @@ impl Grammars {
         let limits = factory.limits_mut();
         limits.max_lexer_states = MOST_LEXER_STATES;
         limits.verbose_errors = false;
-        Ok(Self { factory, tokenizer, thinking })
+        let slices = Arc::new(Slices::new(factory.slicer())?);
+        Ok(Self { factory, slices, tokenizer, thinking })
     }
 
     /// The grammar of a reply whose content is of a format. It binds once the reasoning has ended, if the reply
@@ -116,26 +137,55 @@ impl Grammars {
 
     /// The grammar of a reply that calls tools. Its beginning, `primed`, is in the prompt already.
     ///
+    /// Each parameter is held to all of its schema.
+    ///
     /// # Errors
-    /// [`GrammarError::Refused`] if there are too many tools, parameters or values. What else of the tools' schemas cannot
-    /// be followed is left out.
+    /// [`GrammarError::Parameter`] if a parameter's schema has no value, or cannot be followed; [`GrammarError::Refused`] if
+    /// there are too many tools, parameters or values.
     pub fn calls(&self, calls: &ForcedCalls<'_>, primed: &str) -> Result<ReplyGrammar, GrammarError> {
-        let compile = || {
-            let strict = self.masks(TopLevelGrammar::from_lark(calls.grammar(true)), true);
-            strict.or_else(|_| self.masks(TopLevelGrammar::from_lark(calls.grammar(false)), true))
-        };
-        let mut masks = on_deep_stack(compile)?;
+        let mut masks = on_deep_stack(|| self.compiled(&calls.write()?))?;
         for token in self.tokenizer.encode_exactly(primed).map_err(failed)? {
             masks.consume(token).map_err(failed)?;
         }
         ReplyGrammar::new(masks, &self.thinking, false, false)
     }
 
+    fn compiled(&self, calls: &Calls) -> Result<Masks, GrammarError> {
+        for part in calls.parts.iter().filter(|part| part.is_doubtful) {
+            let nothing = |_| part.refused("no string is of it that can stand in a call".into());
+            self.part(part)?.next().map_err(nothing)?;
+        }
+        let masks = self.masks(TopLevelGrammar::from_lark(calls.grammar.clone()), true).map_err(|error| {
+            // One of the parameters has it, if not all of them together.
+            calls.parts.iter().find_map(|part| self.part(part).err()).unwrap_or(error)
+        })?;
+        self.go_ahead(masks.clone(), calls.sample.as_deref().unwrap_or_default())?;
+        Ok(masks)
+    }
+
+    /// Has the lexer, which clones share, make the states that a text comes to, so that no step of a reply has to.
+    fn go_ahead(&self, mut masks: Masks, text: &str) -> Result<(), GrammarError> {
+        for token in self.tokenizer.encode_exactly(text).map_err(failed)? {
+            // What goes wrong here does so again where it counts.
+            if masks.next().is_err() || masks.consume(token).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn part(&self, part: &Part) -> Result<Masks, GrammarError> {
+        self.masks(TopLevelGrammar::from_lark(part.grammar.clone()), true).map_err(|error| match error {
+            GrammarError::Refused(reason) => part.refused(reason),
+            other => other,
+        })
+    }
+
     /// `ours`: whether the grammar's text is not the client's.
     fn masks(&self, grammar: TopLevelGrammar, ours: bool) -> Result<Masks, GrammarError> {
         let parser = self.factory.create_parser(grammar);
         let parser = parser.map_err(|error| reason::of_compiler(&format!("{error:#}"), ours))?;
-        Ok(Masks::new(parser))
+        Ok(Masks::new(parser, Arc::clone(&self.slices)))
     }
 }
 

@@ -103,7 +103,7 @@ fn kinds(schema: &Map<String, Value>) -> Kinds {
 }
 
 /// To JSON Schema 1 and 1.0 are one.
-fn same(one: &Value, other: &Value) -> bool {
+pub(super) fn same(one: &Value, other: &Value) -> bool {
     one == other || one.as_f64().zip(other.as_f64()).is_some_and(|(one, other)| one == other)
 }
 

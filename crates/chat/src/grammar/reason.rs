@@ -94,7 +94,7 @@ mod tests {
     fn told(complaint: &str, ours: bool) -> String {
         match of_compiler(complaint, ours) {
             GrammarError::Refused(reason) => reason,
-            GrammarError::Failed(fault) => panic!("{fault}"),
+            other => panic!("{other}"),
         }
     }
 

@@ -9,10 +9,10 @@ use super::GrammarError;
 use super::nesting::check_schema;
 use super::one_of::Comparison;
 use super::reason::refused;
-use crate::tools::target;
+use crate::tools::{Kinds, target};
 
 /// Formats that are checked. To JSON Schema any other is a note.
-const FORMATS: [&str; 10] =
+pub(super) const FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
 /// Between the parts of JSON. It is bounded because a model that has lost its way can write spaces for ever.
 const SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
@@ -51,13 +51,13 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     let mut ready = schema.clone();
     simplify(&mut ready, &Comparison::new(schema));
     if let Some(map) = ready.as_object_mut() {
-        map.entry(OPTIONS).or_insert_with(|| options(false));
+        map.entry(OPTIONS).or_insert_with(options);
     }
     Ok(ready)
 }
 
 /// Refuses what lists a number that the compiler, to which all are floats, would put another in the place of.
-pub(super) fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
+fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
     let rounded =
         |number| refused(format!("the number {number} is listed, and no 64-bit float is that; bind a string instead"));
     listed_number_that_is_rounded(schema, false).map_or(Ok(()), |number| Err(rounded(number)))
@@ -87,14 +87,21 @@ fn rounded(value: &Value) -> Option<&Number> {
     }
 }
 
-/// Options of the compiler; a lenient one passes over what it cannot follow.
-pub(super) fn options(lenient: bool) -> Value {
-    json!({"whitespace_pattern": SPACE, "lenient": lenient})
+/// Options of the compiler.
+fn options() -> Value {
+    json!({"whitespace_pattern": SPACE})
 }
 
-/// Takes out what means nothing, and says `oneOf` as `anyOf` where it is the same.
+/// Takes out what means nothing, says types by JSON Schema's names, and `oneOf` as `anyOf` where it is the same.
 fn simplify(schema: &mut Value, comparison: &Comparison<'_>) {
     let Some(map) = schema.as_object_mut() else { return };
+    if let Some(Value::String(name)) = map.get("type")
+        && let named = Kinds::named(name)
+        && named != Kinds::ANY
+        && let [only] = named.names()[..]
+    {
+        map.insert("type".into(), only.into());
+    }
     if map.get("format").and_then(Value::as_str).is_some_and(|format| !FORMATS.contains(&format)) {
         map.shift_remove("format");
     }
@@ -238,6 +245,11 @@ mod tests {
                 json!({"properties": {"format": {}, "oneOf": {}}}),
             ),
             (json!({"enum": [{"format": "x"}]}), json!({"enum": [{"format": "x"}]})),
+            (
+                json!({"type": "INTEGER", "items": {"type": "dict"}}),
+                json!({"type": "integer", "items": {"type": "object"}}),
+            ),
+            (json!({"type": "objekt"}), json!({"type": "objekt"})),
             (
                 json!({"items": {"oneOf": [{"type": "string", "format": "x"}, {"type": "null"}]}}),
                 json!({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}),

@@ -12,6 +12,8 @@ pub(crate) const PARAMETER: &str = "<parameter=";
 pub(crate) const NAMED_PARAMETER: &str = "<parameter name=";
 pub(crate) const PARAMETER_CLOSE: &str = "</parameter>";
 
+/// White space around tags.
+pub(crate) const SPACE: [char; 4] = [' ', '\t', '\r', '\n'];
 /// White space between two tags beyond which they are not taken to belong together. A bound on what is held back.
 const WIDEST: usize = 64;
 /// Bytes of the longest name that is waited for.
@@ -68,7 +70,7 @@ pub(crate) fn after<'t>(text: &'t str, tag: &str) -> Found<&'t str> {
 
 /// The text after white space.
 fn after_space(text: &str) -> Found<&str> {
-    let rest = text.trim_start();
+    let rest = text.trim_start_matches(SPACE);
     if text.len() - rest.len() > WIDEST {
         return Found::No;
     }

@@ -22,6 +22,7 @@ mod parser;
 mod schema;
 mod value;
 
+pub(crate) use coerce::{coerce, quoted};
 pub use events::ReplyEvent;
 pub(crate) use json_call::salvage;
 pub(crate) use markup::{Found, call_in_reasoning};

@@ -41,12 +41,9 @@ impl ToolSet {
     pub(crate) fn expected(&self, function: &str, parameter: &str) -> Expected {
         let Some(root) = self.functions.get(function) else { return Expected::anything() };
         let mut resolver = Resolver { root, fuel: 200 };
-        let object = follow(root, root);
-        let declared = object.get("properties").and_then(|properties| properties.get(parameter));
-        match declared.or_else(|| object.get("additionalProperties")) {
-            Some(schema) => resolver.resolve(schema),
-            None => Expected::anything(),
-        }
+        let declared = resolver.property(root, parameter);
+        let others = || follow(root, root).get("additionalProperties");
+        declared.or_else(|| others().map(|schema| resolver.resolve(schema))).unwrap_or_else(Expected::anything)
     }
 }
 
@@ -96,6 +93,10 @@ impl Kinds {
 
     pub(crate) fn and(self, kinds: Self) -> Self {
         Self(self.0 & kinds.0)
+    }
+
+    pub(crate) fn without(self, kinds: Self) -> Self {
+        Self(self.0 & !kinds.0)
     }
 
     /// The names of the types in it.
@@ -163,6 +164,26 @@ struct Resolver<'s> {
 }
 
 impl<'s> Resolver<'s> {
+    /// What a property may be, as far as an object's schema, and those that it is composed of, declare it.
+    fn property(&mut self, schema: &'s Value, name: &str) -> Option<Expected> {
+        self.fuel = self.fuel.checked_sub(1)?;
+        let object = follow(self.root, schema);
+        let own = object.get("properties").and_then(|properties| properties.get(name));
+        let mut declared = own.map(|schema| self.resolve(schema));
+        for part in object.get("allOf").and_then(Value::as_array).into_iter().flatten() {
+            let part = self.property(part, name);
+            declared = declared.into_iter().chain(part).reduce(both);
+        }
+        for composed in ["anyOf", "oneOf"] {
+            let options = object.get(composed).and_then(Value::as_array).into_iter().flatten();
+            let options: Vec<Expected> = options.filter_map(|option| self.property(option, name)).collect();
+            if !options.is_empty() {
+                declared = declared.into_iter().chain([either(options)]).reduce(both);
+            }
+        }
+        declared
+    }
+
     /// What a schema, and those that it refers to, allow.
     fn resolve(&mut self, schema: &'s Value) -> Expected {
         if self.fuel == 0 {
@@ -205,7 +226,10 @@ impl<'s> Resolver<'s> {
             _ => Kinds::ANY,
         };
         let kinds = if kinds == Kinds::NONE { Kinds::ANY } else { kinds };
-        Expected { kinds, choices }
+        // Where a type is declared a listed value of another is none.
+        let (choices, others): (Vec<Value>, Vec<Value>) =
+            choices.into_iter().partition(|choice| kinds.and(Kinds::of(choice)) != Kinds::NONE);
+        Expected { kinds, choices: if choices.is_empty() { others } else { choices } }
     }
 }
 
@@ -276,5 +300,22 @@ mod tests {
         assert_eq!(tools.expected("g", "x").kinds, Kinds::ANY);
         assert_eq!(tools.expected("h", "x").kinds, Kinds::ANY);
         assert!(tools.contains("g") && !tools.contains("h"));
+    }
+
+    #[test]
+    fn what_a_composed_object_declares() {
+        let parameters = json!({"properties": {"a": {"type": ["string", "null"]}}, "allOf": [{"$ref": "#/$defs/O"}],
+            "anyOf": [{"properties": {"c": {"type": "integer"}}}, {"properties": {"c": {"type": "null"}}}, {}],
+            "$defs": {"O": {"properties": {"a": {"type": "string"}, "b": {"type": "boolean"}}}}});
+        let tools = ToolSet::new(&[json!({"function": {"name": "f", "parameters": parameters}})]);
+        let kinds = ["a", "b", "c", "d"].map(|name| tools.expected("f", name).kinds);
+        assert_eq!(kinds, [Kinds::STRING, Kinds::BOOLEAN, Kinds::INTEGER.with(Kinds::NULL), Kinds::ANY]);
+    }
+
+    #[test]
+    fn a_listed_value_of_another_type_is_none() {
+        let parameters = json!({"properties": {"a": {"type": "integer", "enum": ["1", 1]}}});
+        let tools = ToolSet::new(&[json!({"function": {"name": "f", "parameters": parameters}})]);
+        assert_eq!(tools.expected("f", "a").choices, [json!(1)]);
     }
 }

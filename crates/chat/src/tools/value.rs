@@ -13,6 +13,34 @@ pub(crate) struct Value {
     stage: Stage,
     /// What was not given yet.
     text: String,
+    quoted: Quoted,
+}
+
+/// Where a text stands to the strings of the JSON that it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quoted {
+    /// Nothing but white space has come.
+    Unknown,
+    /// It is no object and no array.
+    Never,
+    Outside,
+    Within,
+    /// Within, after a backslash.
+    Escaped,
+}
+
+impl Quoted {
+    /// After one more character. No string of JSON goes over a line's end.
+    fn then(self, next: char) -> Self {
+        match (self, next) {
+            (Self::Unknown, '{' | '[') => Self::Outside,
+            (Self::Unknown, next) if !next.is_whitespace() => Self::Never,
+            (Self::Outside, '"') | (Self::Escaped, _) if next != '\n' => Self::Within,
+            (Self::Within, '\\') => Self::Escaped,
+            (Self::Within, '"') | (Self::Within | Self::Escaped, '\n') => Self::Outside,
+            (same, _) => same,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +62,17 @@ impl Value {
             kinds if kinds.has(Kinds::STRING) && expected.choices.is_empty() => Stage::StringOrOther,
             _ => Stage::Whole,
         };
-        Self { expected, stage, text: String::new() }
+        Self::in_stage(expected, stage)
+    }
+
+    fn in_stage(expected: Expected, stage: Stage) -> Self {
+        let quoted = if stage == Stage::String { Quoted::Never } else { Quoted::Unknown };
+        Self { expected, stage, text: String::new(), quoted }
     }
 
     /// A value that is read and means nothing.
     pub(crate) fn dropped() -> Self {
-        Self { expected: Expected::anything(), stage: Stage::Dropped, text: String::new() }
+        Self::in_stage(Expected::anything(), Stage::Dropped)
     }
 
     /// The JSON text that the value begins with.
@@ -47,8 +80,16 @@ impl Value {
         if self.stage == Stage::String { "\"" } else { "" }
     }
 
+    /// Whether the text that has come ends within a string of an object or array, where a tag is text.
+    pub(crate) fn is_quoted(&self) -> bool {
+        matches!(self.quoted, Quoted::Within | Quoted::Escaped)
+    }
+
     /// Takes more text; gives the JSON text that is certain.
     pub(crate) fn push(&mut self, text: &str) -> String {
+        if self.quoted != Quoted::Never {
+            self.quoted = text.chars().fold(self.quoted, Quoted::then);
+        }
         match self.stage {
             Stage::String => escaped(text),
             Stage::Dropped => String::new(),
@@ -61,7 +102,7 @@ impl Value {
                 if may_be_other(&self.text, self.expected.kinds) {
                     return String::new();
                 }
-                self.stage = Stage::String;
+                (self.stage, self.quoted) = (Stage::String, Quoted::Never);
                 format!("\"{}", escaped(&std::mem::take(&mut self.text)))
             }
         }

@@ -89,6 +89,13 @@ impl<'t> Walk<'t> {
 
 /// The arguments of the calls that a reply is, which must be nothing else.
 pub(crate) fn arguments(text: &str, definitions: &[Value]) -> Vec<String> {
+    read(text, definitions)
+        .filter(|calls| !calls.is_empty())
+        .unwrap_or_else(|| panic!("calls and nothing else: {text:?}"))
+}
+
+/// The arguments of the calls that a reply is; `None` if it is anything else besides.
+pub(crate) fn read(text: &str, definitions: &[Value]) -> Option<Vec<String>> {
     let tools = Arc::new(ToolSet::new(definitions));
     let mut parser = ReplyParser::new(Some(false), Some(CallOptions { tools, id_prefix: "c".into(), single: false }));
     let mut events = parser.push(text);
@@ -99,9 +106,8 @@ pub(crate) fn arguments(text: &str, definitions: &[Value]) -> Vec<String> {
             ReplyEvent::CallBegin { .. } => calls.push(String::new()),
             ReplyEvent::CallArguments { index, json } => calls[index] += &json,
             ReplyEvent::CallEnd { .. } => {}
-            other => panic!("{other:?} in {text:?}"),
+            _ => return None,
         }
     }
-    assert!(!calls.is_empty());
-    calls
+    Some(calls)
 }

@@ -5,7 +5,7 @@ use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::tools::{Choice, Tools, check_name};
 use serde_json::{Map, Value, json};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// What the types of those tools begin with that the client runs itself and whose parameters Anthropic has not published
 /// as a schema in the request: a model that was not trained on them cannot know them.
@@ -27,6 +27,7 @@ pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiE
     let mut shown = HashSet::new();
     let mut elsewhere = Vec::new();
     let mut searched_elsewhere = false;
+    let mut paths = HashMap::new();
     for (index, tool) in request.array("tools")?.unwrap_or_default().iter().enumerate() {
         let tool = Fields::of(tool, &format!("tools[{index}]"))?;
         match definition(&tool)? {
@@ -34,6 +35,7 @@ pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiE
                 let later = tool.boolean("defer_loading")?.unwrap_or(false);
                 let names = if later { &mut deferred } else { &mut shown };
                 names.insert(name_of(&definition).to_owned());
+                paths.entry(name_of(&definition).to_owned()).or_insert(tool.path("input_schema"));
                 definitions.push(definition);
             }
             None => {
@@ -46,7 +48,10 @@ pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiE
         deferred.remove(&name);
     }
     let Changes { defined, first, withdrawn, offered, .. } = changes;
-    let mut tools = Tools { definitions, deferred, later: defined, withdrawn, ..Tools::default() };
+    for name in defined.iter().map(name_of) {
+        paths.remove(name);
+    }
+    let mut tools = Tools { definitions, deferred, later: defined, withdrawn, paths, ..Tools::default() };
     check_offered(&offered, &tools, &elsewhere)?;
     let (choice, parallel) = read_choice(request, &tools, &elsewhere)?;
     if tools.callable().next().is_none() && !elsewhere.is_empty() && choice != Choice::None {

@@ -72,13 +72,16 @@ pub(crate) fn read(request: &Fields<'_>, more: &[(&Value, String)]) -> Result<(T
     }
     let choice = reader.choice(request)?;
     let parallel = request.boolean("parallel_tool_calls")?.unwrap_or(true);
-    Ok((Tools { definitions: reader.definitions, choice, parallel, ..Tools::default() }, Functions(reader.functions)))
+    let Reader { definitions, functions, paths } = reader;
+    Ok((Tools { definitions, choice, parallel, paths, ..Tools::default() }, Functions(functions)))
 }
 
 #[derive(Default)]
 struct Reader {
     definitions: Vec<Value>,
     functions: HashMap<String, Function>,
+    /// Where each has its parameters.
+    paths: HashMap<String, String>,
 }
 
 impl Reader {
@@ -122,6 +125,7 @@ impl Reader {
     ) -> Result<(), ApiError> {
         let name = check_name(tool)?;
         let shown = shown_name(namespace, name);
+        self.paths.entry(shown.clone()).or_insert(tool.path("parameters"));
         let mut function = json!({"name": shown});
         if let Some(description) = description {
             function["description"] = description.into();

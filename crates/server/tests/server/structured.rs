@@ -139,6 +139,72 @@ fn a_forced_call_is_of_the_declared_parameters() {
     }
 }
 
+/// Each argument is held to all of its schema, however the model goes on.
+#[test]
+fn a_forced_call_is_held_to_every_keyword() {
+    let parameters = json!({"type": "object", "required": ["code", "note", "when", "count"], "additionalProperties": false,
+        "properties": {
+            "code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"}, "note": {"type": "string", "minLength": 2, "maxLength": 12},
+            "when": {"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]}, "unit": {"$ref": "#/$defs/Unit"},
+            "count": {"type": "integer", "minimum": 3, "maximum": 40}, "never": false},
+        "$defs": {"Unit": {"enum": ["kg", "m"]}}});
+    let validator = jsonschema::options().should_validate_formats(true).build(&parameters).expect("a schema");
+    let tools = json!([{"type": "function", "function": {"name": "record", "parameters": parameters}}]);
+    for seed in 0..4 {
+        let request = ask(json!({"tools": tools, "tool_choice": "required", "parallel_tool_calls": false,
+            "temperature": 1.2, "seed": seed, "messages": [{"role": "user", "content": "Good morning!"}]}));
+        let whole = chat(model(), &request).ok()["choices"][0].take();
+        assert_eq!(whole["finish_reason"], "tool_calls", "{whole}");
+        let arguments = whole["message"]["tool_calls"][0]["function"]["arguments"].as_str().expect("text").to_owned();
+        let arguments: Value = serde_json::from_str(&arguments).expect("JSON");
+        assert!(validator.is_valid(&arguments), "{arguments}");
+    }
+}
+
+/// On every endpoint, with the place that the client knows it by.
+#[test]
+fn a_parameter_that_no_call_can_be_held_to_is_a_400_that_names_it() {
+    for (schema, reason) in [
+        (json!({"type": "string", "minLength": 5, "maxLength": 2}), "minLength (5) is greater than maxLength (2)."),
+        (json!({"type": "string", "enum": [1, 2]}), "no value is of all the types"),
+        (json!({"type": "string", "const": "a\n</parameter>\n</function>"}), "can stand in a call"),
+        (json!({"type": "array", "items": {}, "uniqueItems": true}), "uniqueItems"),
+    ] {
+        let parameters = json!({"type": "object", "properties": {"ok": {"type": "string"}, "odd": schema}});
+        let flat = json!({"type": "function", "name": "f", "parameters": parameters});
+        let function = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+        let messages = json!([{"role": "user", "content": "Hi"}]);
+        let said = |path: &str, message: &str| {
+            let begin = format!("'{path}' cannot bind a call: ");
+            assert!(message.starts_with(&begin) && message.contains(reason), "{message}");
+        };
+        let free = json!({"tools": [function], "messages": messages, "max_tokens": 4});
+        chat(model(), &free).ok();
+        let path = "tools[0].function.parameters.properties.odd";
+        for choice in [json!("required"), json!({"type": "function", "function": {"name": "f"}})] {
+            let mut forced = free.clone();
+            forced["tool_choice"] = choice;
+            let (param, _, message) = chat(model(), &forced).error(400);
+            assert_eq!(param, path);
+            said(path, &message);
+        }
+        let path = "tools[1].parameters.properties.odd";
+        let request = json!({"input": "Hi", "tools": [{"type": "web_search"}, flat], "tool_choice": "required"});
+        let (param, _, message) = post(model(), "/v1/responses", &request).error(400);
+        assert_eq!(param, path);
+        said(path, &message);
+        let request = json!({"model": "lily", "max_tokens": 9, "messages": messages, "tool_choice": {"type": "any"},
+            "tools": [{"name": "f", "input_schema": parameters}]});
+        let refused = post(model(), "/v1/messages", &request);
+        assert_eq!(refused.status, 400, "{}", refused.text());
+        let path = "tools[0].input_schema.properties.odd";
+        said(
+            path,
+            refused.json()["error"]["message"].as_str().expect("a message").trim_start_matches(&format!("{path}: ")),
+        );
+    }
+}
+
 #[test]
 fn what_cannot_be_followed_is_a_400_that_says_why() {
     let format = |schema: Value| json!({"response_format": strict(&schema)});

@@ -29,7 +29,7 @@ impl CallParser {
     /// Text of a value, with the newline before it that turned out not to belong to a tag. Gives the text's length.
     fn value_text(&mut self, text: &str, events: &mut Vec<ReplyEvent>) -> usize {
         if let Place::Value { begins_line, quote, .. } = &mut self.place
-            && !text.trim().is_empty()
+            && !text.trim_matches(markup::SPACE).is_empty()
         {
             *begins_line = false;
             if *quote == Quote::Ended {
@@ -63,7 +63,7 @@ impl CallParser {
 
     /// [`CallParser::step`] within a value.
     pub(super) fn step_value(&mut self, text: &str, end: bool, events: &mut Vec<ReplyEvent>) -> Option<usize> {
-        let Place::Value { begun, newline, begins_line, quote, .. } = &mut self.place else { return Some(0) };
+        let Place::Value { value, begun, newline, begins_line, quote } = &mut self.place else { return Some(0) };
         if !std::mem::replace(begun, true) && text.starts_with('\n') {
             return Some(1);
         }
@@ -77,6 +77,9 @@ impl CallParser {
                 self.newline(events);
             }
             return Some(1);
+        }
+        if !*newline && value.is_quoted() {
+            return Some(self.value_text("<", events));
         }
         let before = *quote;
         let ending = match *quote {

@@ -1,0 +1,215 @@
+//! A parameter of a call: what its schema says of the text that stands between its tags.
+//!
+//! The parser of calls reads a string as it stands, and anything else as JSON; where both are allowed, what is written as
+//! something else is that. So a schema becomes texts, JSON, or both, of which each is read as a value of it.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value, json};
+
+use super::branches::{Branch, branches};
+use super::one_of::{Comparison, same};
+use super::reason::refused;
+use super::text::Text;
+use super::{GrammarError, definitions, lark_string, schema};
+use crate::ReplyEvent;
+use crate::tools::{CallOptions, CallParser, Expected, Kinds, ToolSet, coerce, quoted};
+
+/// The kinds that may be beside strings, and what texts look like that could be read as one.
+const LOOKS: [(Kinds, &str); 5] = [
+    (Kinds::NULL, r"/\s*null\s*(\n(?s:.*))?/"),
+    (Kinds::BOOLEAN, r"/\s*(true|false)\s*(\n(?s:.*))?/"),
+    (Kinds::INTEGER, r"/\s*-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*(\n(?s:.*))?/"),
+    (Kinds::ARRAY, r"/\s*\[(?s:.*)/"),
+    (Kinds::OBJECT, r"/\s*\{(?s:.*)/"),
+];
+/// Whole numbers that are written in one way only.
+const LARGEST: i64 = 999_999_999_999_999;
+
+/// What may stand between a parameter's tags.
+#[derive(Debug, Default)]
+pub(super) struct Parameter {
+    /// Texts that are held to something, each with its end, in Lark.
+    texts: Vec<String>,
+    /// Whether any text may.
+    any: bool,
+    /// JSON of this schema, which is ready for its compiler.
+    json: Option<Value>,
+    /// Whether it takes a compiler to tell if there is a text at all.
+    pub(super) is_doubtful: bool,
+}
+
+impl Parameter {
+    /// `None` if the parameter is never allowed. Its schema may refer to parts of `root`; it is read as `expected` says.
+    pub(super) fn of(schema: &Value, root: &Value, expected: &Expected) -> Result<Option<Self>, GrammarError> {
+        let branches = branches(schema, root, &Comparison::new(root))?;
+        if branches.is_empty() {
+            return Ok(None);
+        }
+        let kinds = branches.iter().map(Branch::kinds).fold(Kinds::NONE, Kinds::with);
+        if kinds == Kinds::NONE {
+            return Err(refused("no value is of all the types, and one of the values, that it asks for"));
+        }
+        if let Some(values) = listed(&branches) {
+            return Self::one_of(&values, expected).map(Some);
+        }
+        // What is read as a string whatever it looks like is never anything else.
+        let others = if expected.kinds == Kinds::STRING { Kinds::NONE } else { kinds.without(Kinds::STRING) };
+        let may_be_text = expected.kinds.has(Kinds::STRING) && kinds.has(Kinds::STRING);
+        let mut parameter = if may_be_text { Self::texts(&branches, others, expected)? } else { Self::default() };
+        if !parameter.any && others != Kinds::NONE {
+            parameter.json = Some(json_of(schema, root, others, expected.kinds.has(Kinds::STRING))?);
+        }
+        if !parameter.any && parameter.texts.is_empty() && parameter.json.is_none() {
+            return Err(refused("what stands in a call would be read as another value than it allows"));
+        }
+        Ok(Some(parameter))
+    }
+
+    /// One of the values that can be told from each other.
+    fn one_of(values: &[Value], expected: &Expected) -> Result<Self, GrammarError> {
+        let reads_back = |value: &&Value| {
+            let read = serde_json::from_str::<Value>(&coerce(&written(value), expected));
+            read.is_ok_and(|read| same(&read, value)) && is_text(&written(value))
+        };
+        let choices: Vec<String> = values.iter().filter(reads_back).map(|value| lark_string(&written(value))).collect();
+        if choices.is_empty() {
+            return Err(refused(
+                "none of the values that are listed can stand in a call: each would be read as another",
+            ));
+        }
+        Ok(Self { texts: vec![format!("({}) CLOSE", choices.join(" | "))], ..Self::default() })
+    }
+
+    /// The strings, where there may be other values beside them.
+    fn texts(branches: &[Branch<'_>], others: Kinds, expected: &Expected) -> Result<Self, GrammarError> {
+        let mut impossible = None;
+        let mut texts = Vec::new();
+        for branch in branches.iter().filter(|branch| branch.kinds().has(Kinds::STRING)) {
+            match Text::of(branch) {
+                Ok(mut text) => {
+                    if text.keep(|choice| coerce(choice, expected) == quoted(choice) && is_text(choice)) {
+                        texts.push(text);
+                    } else {
+                        impossible = Some(refused("none of the values that are listed can stand in a call"));
+                    }
+                }
+                Err(reason) => impossible = Some(reason),
+            }
+        }
+        let bounded = |kind: Kinds| {
+            let whole = if kind == Kinds::INTEGER && expected.kinds.has(Kinds::NUMBER) { Kinds::NUMBER } else { kind };
+            expected.kinds.has(kind) && !branches.iter().any(|branch| branch.is_free(whole))
+        };
+        let is_free = texts.iter().any(Text::is_free);
+        if is_free && !LOOKS.iter().any(|(kind, _)| bounded(*kind)) {
+            return Ok(Self { any: true, ..Self::default() });
+        }
+        if let Some(reason) = impossible.filter(|_| texts.is_empty() && others == Kinds::NONE) {
+            return Err(reason);
+        }
+        if others.has(Kinds::NUMBER) && !is_free && !texts.is_empty() {
+            return Err(refused("a number beside a string that is held to something cannot be told from it in a call"));
+        }
+        // What could be read as another value is that, of its own schema.
+        let excluded =
+            LOOKS.iter().filter(|(kind, _)| expected.kinds.has(*kind) && (bounded(*kind) || others.has(*kind)));
+        let excluded: String = excluded.map(|(_, look)| format!(" & ~{look}")).collect();
+        let is_doubtful = others == Kinds::NONE && texts.iter().all(|text| text.is_doubtful);
+        let texts = texts.iter().map(|text| text.terminal(&excluded)).collect();
+        Ok(Self { texts, is_doubtful, ..Self::default() })
+    }
+
+    /// Whether a compiler may refuse it.
+    pub(super) fn can_fail(&self) -> bool {
+        !self.any
+    }
+
+    /// The value with its end, in Lark. The rule it may need, of this name, goes to the `grammar`.
+    pub(super) fn body(&self, rule: &str, grammar: &mut String) -> String {
+        let mut options = Vec::new();
+        if self.any {
+            options.push("text".to_owned());
+        } else if !self.texts.is_empty() {
+            let texts: Vec<&str> = self.texts.iter().map(String::as_str).collect();
+            // Writing to a string cannot fail.
+            let _ = writeln!(grammar, "{rule}[lazy]: {}", texts.join(" | "));
+            options.push(rule.to_owned());
+        }
+        options.extend(self.json.iter().map(|schema| format!("%json {schema} CLOSE")));
+        format!("({})", options.join(" | "))
+    }
+}
+
+/// All the values there are, if the schema lists them and says nothing else about them.
+fn listed(branches: &[Branch<'_>]) -> Option<Vec<Value>> {
+    let mut all = Vec::new();
+    for branch in branches {
+        let lists: Vec<&[Value]> = branch.listed().collect();
+        let kinds = branch.kinds();
+        let fits = |value: &&Value| match value.as_f64().filter(|number| number.fract() != 0.0) {
+            Some(_) => kinds.has(Kinds::NUMBER),
+            None => kinds.and(Kinds::of(value)) != Kinds::NONE,
+        };
+        let (first, rest) = lists.split_first()?;
+        for value in first.iter().filter(fits) {
+            if !branch.only_lists(Kinds::of(value)) {
+                return None;
+            }
+            if rest.iter().all(|list| list.iter().any(|other| same(value, other))) {
+                all.push(value.clone());
+            }
+        }
+    }
+    Some(all)
+}
+
+/// A value as the model writes it.
+fn written(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Whether the parser of calls reads the text as the whole value.
+fn is_text(text: &str) -> bool {
+    let read = |rest: &str| {
+        let schema = json!({"properties": {"x": {"type": "string"}, "y": {"type": "string"}}});
+        let tools = ToolSet::new(&[json!({"function": {"name": "f", "parameters": schema}})]).into();
+        let mut parser = CallParser::new(CallOptions { tools, id_prefix: String::new(), single: false });
+        let call = format!("<tool_call>\n<function=f>\n<parameter=x>\n{text}\n</parameter>\n{rest}");
+        let mut events = parser.push(&call);
+        events.extend(parser.finish());
+        let arguments = events.iter().filter_map(|event| match event {
+            ReplyEvent::CallArguments { json, .. } => Some(json.as_str()),
+            _ => None,
+        });
+        arguments.collect::<String>()
+    };
+    let string = Value::from(text);
+    !text.contains('<')
+        || read("</function>\n</tool_call>") == format!("{{\"x\":{string}}}")
+            && read("<parameter=y>\n\n</parameter>\n</function>\n</tool_call>")
+                == format!("{{\"x\":{string},\"y\":\"\"}}")
+}
+
+/// The schema of the values of these kinds, with what it may refer to, ready for its compiler. Beside a string a whole
+/// number is of those that are written in one way only.
+fn json_of(schema: &Value, root: &Value, kinds: Kinds, beside: bool) -> Result<Value, GrammarError> {
+    let mut parts = vec![schema.clone()];
+    if beside {
+        parts.push(json!({"type": kinds.names()}));
+        if kinds.has(Kinds::INTEGER) && !kinds.has(Kinds::NUMBER) {
+            // None of them is -0.
+            parts.push(json!({"anyOf": [{"minimum": 0, "maximum": LARGEST}, {"minimum": -LARGEST, "maximum": -1}]}));
+        }
+    }
+    let mut alone = match parts.as_slice() {
+        [Value::Object(map)] => map.clone(),
+        _ => Map::from_iter([("allOf".to_owned(), Value::Array(parts))]),
+    };
+    // One that passes over what it cannot follow would loosen it.
+    alone.shift_remove(schema::OPTIONS);
+    for (name, defined) in definitions::reached(schema, root)? {
+        alone.insert(name.into(), Value::Object(defined));
+    }
+    schema::prepare(&Value::Object(alone))
+}

@@ -1,0 +1,115 @@
+//! A schema's `pattern`, which may match anywhere in a text, as an expression of the whole text.
+
+use llguidance::regex_to_lark;
+use regex_syntax::Parser;
+use regex_syntax::hir::{Dot, Hir, HirKind, Look, Repetition};
+
+use super::GrammarError;
+use super::reason::{of_compiler, refused};
+
+/// Alternatives that a pattern with anchors within may come to.
+const MOST: usize = 64;
+
+/// The expression, as it stands between slashes in Lark. Digits and letters are ASCII's, as in JSON Schema.
+pub(super) fn anywhere(pattern: &str) -> Result<String, GrammarError> {
+    let parsed = Parser::new().parse(&regex_to_lark(pattern, "dw"));
+    let parsed = parsed.map_err(|error| of_compiler(&error.to_string(), true))?;
+    let whole: Result<Vec<Hir>, GrammarError> = sequences(&parsed)?.into_iter().map(whole).collect();
+    Ok(regex_to_lark(&Hir::alternation(whole?).to_string(), ""))
+}
+
+/// Whether a part looks around: anchors do.
+fn looks(part: &Hir) -> bool {
+    !part.properties().look_set().is_empty()
+}
+
+/// The alternatives, each as the parts that follow each other, so that each has its anchors at its ends.
+fn sequences(part: &Hir) -> Result<Vec<Vec<Hir>>, GrammarError> {
+    Ok(match part.kind() {
+        HirKind::Capture(capture) => sequences(&capture.sub)?,
+        HirKind::Alternation(parts) => parts.iter().map(sequences).collect::<Result<Vec<_>, _>>()?.concat(),
+        HirKind::Concat(parts) => {
+            let mut all = vec![Vec::new()];
+            for part in parts {
+                let next = if looks(part) { sequences(part)? } else { vec![vec![part.clone()]] };
+                if all.len() * next.len() > MOST {
+                    return Err(refused("the pattern has too many alternatives with anchors"));
+                }
+                all = all.iter().flat_map(|begin| next.iter().map(|end| [&begin[..], end].concat())).collect();
+            }
+            all
+        }
+        _ => vec![vec![part.clone()]],
+    })
+}
+
+/// The texts that a sequence matches some part of, or the part that its anchors say.
+fn whole(mut parts: Vec<Hir>) -> Result<Hir, GrammarError> {
+    let is = |part: Option<&Hir>, look: Look| part.is_some_and(|part| *part.kind() == HirKind::Look(look));
+    let (mut begins, mut ends) = (false, false);
+    while is(parts.first(), Look::Start) {
+        parts.remove(0);
+        begins = true;
+    }
+    while is(parts.last(), Look::End) {
+        parts.pop();
+        ends = true;
+    }
+    if parts.iter().any(looks) {
+        return Err(refused("look-around, of which \\b and \\B are some, and anchors within are not supported"));
+    }
+    let sub = Box::new(Hir::dot(Dot::AnyChar));
+    let anything = Hir::repetition(Repetition { min: 0, max: None, greedy: true, sub });
+    if !begins {
+        parts.insert(0, anything.clone());
+    }
+    if !ends {
+        parts.push(anything);
+    }
+    Ok(Hir::concat(parts))
+}
+
+#[cfg(test)]
+mod tests {
+    use regex::Regex;
+
+    use super::anywhere;
+
+    #[test]
+    fn it_matches_whole_texts_where_the_pattern_matches_somewhere() {
+        let texts = ["", "a", "b", "ab", "xab", "abx", "xabx", "a/b", "7", "٣", "a\nb", "c", "xc"];
+        for pattern in [
+            "ab",
+            "^ab",
+            "ab$",
+            "^ab$",
+            "^(ab|b$|c)$",
+            "^a|b$",
+            "(^a|c)b?",
+            "a|^c$",
+            "a/b",
+            r"\d",
+            "",
+            "^$",
+            "^",
+            "[^b]$",
+            "(^|x)ab($|x)",
+        ] {
+            let own = Regex::new(&pattern.replace(r"\d", "[0-9]")).expect("a pattern");
+            let whole = Regex::new(&format!("^(?:{})$", anywhere(pattern).expect("fine"))).expect("an expression");
+            for text in texts {
+                assert_eq!(whole.is_match(text), own.is_match(text), "{pattern} {text:?}");
+            }
+        }
+        for (pattern, reason) in [
+            (r"\bx", "look-around"),
+            ("a^b", "anchors within"),
+            ("(?=a)b", "look-around"),
+            ("a(", "unclosed group (character 2)"),
+            ("(^a)*", "anchors within"),
+        ] {
+            let given = anywhere(pattern).expect_err("refused").to_string();
+            assert!(given.contains(reason), "{pattern}: {given}");
+        }
+    }
+}

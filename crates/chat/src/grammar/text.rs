@@ -1,0 +1,190 @@
+//! Texts as they stand in a call: byte for byte, up to the next tag.
+//!
+//! What is a text here is what the parser of calls reads as one: a closing tag within it must not be followed by what
+//! follows values, and a call that it quotes, which begins a line, has an end. What the parser would take for anything else
+//! is not allowed, and neither is a line `</parameter>` before one that begins with `<`, which would be the value's end. A
+//! text that is held to something has no such tags in it.
+
+use serde_json::Value;
+
+use super::branches::Branch;
+use super::reason::refused;
+use super::{GrammarError, formats, lark_string, pattern};
+
+/// What every grammar of calls has: `text` is any text with its end, `CLOSE`, to which the bracket of the tag that follows
+/// belongs. A call that is quoted is read apart, so that no word of the grammar is more than its lexer can look through.
+pub(super) const RULES: &str = r#"
+ANY: /(?s:.*)/
+CLOSE: "\n</parameter>\n<"
+FOLLOWS: "<parameter=" | "<parameter name=" | "</parameter>" | "</function>" | "</tool_call>" | "<tool_call>" | "<function="
+ENDS: "</parameter>" /[ \t\r\n]*/ FOLLOWS | "</tool_call>" /[ \t\r\n]*/ "<tool_call>"
+LINE: (ANY "\n")? /[ \t\r\n]*/
+NEXT: ANY "\n" /[ \t\r\n]*/
+WHOLE: ~(ANY ENDS ANY)
+PLAIN: WHOLE & ~(LINE "<function=" /[^>\n]*>\r?\n[ \t]*/ ("<parameter=" | "</function>") ANY)
+HEAD: "<function=" /[^<>\n]+>\r?\n[ \t]*/
+quote[lazy]: LINE HEAD "<parameter=" & WHOLE
+quote_next[lazy]: NEXT HEAD "<parameter=" & WHOLE
+empty[lazy]: LINE HEAD "</function>" & WHOLE
+empty_next[lazy]: NEXT HEAD "</function>" & WHOLE
+quoted[lazy]: ANY "</function>"
+last[lazy]: ANY CLOSE & PLAIN
+text: ((quote quoted | empty) (quote_next quoted | empty_next)*)? last
+"#;
+
+/// What no text has in it that is held to something.
+const TAGS: [&str; 3] = ["</parameter>", "</tool_call>", "<function="];
+/// The largest length that a text is held to: each character takes some twenty states of a lexer that may have
+/// [so many](super::MOST_LEXER_STATES).
+const LONGEST: u64 = 1000;
+
+/// What a text must be.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Text {
+    /// One of these, if any are listed.
+    choices: Option<Vec<String>>,
+    /// Expressions of the whole text.
+    expressions: Vec<String>,
+    least: u64,
+    most: Option<u64>,
+    /// Whether it takes a compiler to tell if there is such a text.
+    pub(super) is_doubtful: bool,
+}
+
+impl Text {
+    /// What a schema says of texts.
+    pub(super) fn of(branch: &Branch<'_>) -> Result<Self, GrammarError> {
+        let mut text = Self::default();
+        if let Some(name) = ["not", "if"].into_iter().find(|name| branch.each(name).next().is_some()) {
+            return Err(refused(format!("the schema has keywords that are not supported: \"{name}\"")));
+        }
+        for list in branch.listed() {
+            let listed = |known: &String| list.iter().any(|value| value.as_str() == Some(known));
+            let all = || list.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+            text.choices = Some(match text.choices.take() {
+                None => all(),
+                Some(known) => known.into_iter().filter(listed).collect(),
+            });
+        }
+        for value in branch.each("minLength") {
+            text.least = text.least.max(length(value, "minLength")?);
+        }
+        for value in branch.each("maxLength") {
+            let most = length(value, "maxLength")?;
+            text.most = Some(text.most.map_or(most, |known| known.min(most)));
+        }
+        for value in branch.each("pattern") {
+            let pattern = value.as_str().ok_or_else(|| refused("pattern must be a string"))?;
+            text.expressions.push(pattern::anywhere(pattern)?);
+            text.is_doubtful = true;
+        }
+        for value in branch.each("format") {
+            let format = value.as_str().ok_or_else(|| refused("format must be a string"))?;
+            if let Some(expression) = formats::expression(format) {
+                text.is_doubtful |= text.least > 0 || text.most.is_some() || !text.expressions.is_empty();
+                text.expressions.push(expression);
+            }
+        }
+        text.check()?;
+        Ok(text)
+    }
+
+    /// Refuses what no text is.
+    fn check(&mut self) -> Result<(), GrammarError> {
+        let (least, most) = (self.least, self.most.unwrap_or(u64::MAX));
+        if least > most {
+            return Err(refused(format!("minLength ({least}) is greater than maxLength ({most})")));
+        }
+        if let Some(choices) = &mut self.choices {
+            choices.retain(|choice| (least..=most).contains(&(choice.chars().count() as u64)));
+            if choices.is_empty() {
+                return Err(refused("none of the values that are listed is one"));
+            }
+        } else if let Some((name, value)) =
+            [("minLength", Some(least)), ("maxLength", self.most)].into_iter().find(|(_, value)| *value > Some(LONGEST))
+        {
+            let value = value.unwrap_or_default();
+            return Err(refused(format!("{name} is {value}; a string in a call is held to {LONGEST} at most")));
+        }
+        Ok(())
+    }
+
+    /// Whether any text will do.
+    pub(super) fn is_free(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Takes out the choices that are not `kept`. Returns whether any text is left.
+    pub(super) fn keep(&mut self, kept: impl Fn(&str) -> bool) -> bool {
+        let Some(choices) = &mut self.choices else { return true };
+        choices.retain(|choice| kept(choice));
+        !choices.is_empty()
+    }
+
+    /// It with its end, in Lark, and none of the texts that are `excluded`.
+    pub(super) fn terminal(&self, excluded: &str) -> String {
+        let mut parts: Vec<String> = self.expressions.iter().map(|expression| format!("/{expression}/")).collect();
+        match &self.choices {
+            Some(choices) => {
+                let choices: Vec<String> = choices.iter().map(|choice| lark_string(choice)).collect();
+                parts.push(format!("({})", choices.join(" | ")));
+            }
+            None if self.least > 0 || self.most.is_some() => {
+                let most = self.most.map(|most| most.to_string()).unwrap_or_default();
+                parts.push(format!("/(?s:.{{{},{most}}})/", self.least));
+            }
+            None => {}
+        }
+        parts.push(format!("/{}/", without(&TAGS)));
+        format!("({}{excluded}) CLOSE", parts.join(" & "))
+    }
+}
+
+/// The texts that have none of these words in them, each of which has the same first character, and that nowhere else. The
+/// expression says what may come, as a lexer looks through that more quickly than through what may not.
+fn without(words: &[&str]) -> String {
+    let (first, rests) = (&words[0][..1], words.iter().map(|word| &word[1..]).collect::<Vec<_>>());
+    format!("[^{first}]*({first}{})*", other_than(first, &rests))
+}
+
+/// What begins with none of the words, up to the next place where one could begin.
+fn other_than(first: &str, words: &[&str]) -> String {
+    let mut heads: Vec<&str> = words.iter().map(|word| &word[..1]).collect();
+    heads.dedup();
+    let escaped = |head: &str| head.replace('/', "\\/");
+    let mut ways = vec![format!("[^{first}{}][^{first}]*", heads.iter().map(|head| escaped(head)).collect::<String>())];
+    for head in heads {
+        let rests: Vec<&str> = words.iter().filter_map(|word| word.strip_prefix(head)).collect();
+        if !rests.contains(&"") {
+            ways.push(escaped(head) + &other_than(first, &rests));
+        }
+    }
+    format!("({})?", ways.join("|"))
+}
+
+/// A length, which may be written as a float.
+fn length(value: &Value, name: &str) -> Result<u64, GrammarError> {
+    let whole = value.as_f64().filter(|length| length.fract() == 0.0 && (0.0..=9e15).contains(length));
+    let length = value.as_u64().or_else(|| whole.map(|length| length as u64));
+    length.ok_or_else(|| refused(format!("{name} must be a whole number that is not negative, not {value}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use regex::Regex;
+
+    use super::{TAGS, without};
+
+    #[test]
+    fn texts_without_tags() {
+        let expression = Regex::new(&format!("^{}$", without(&TAGS))).expect("an expression");
+        for text in
+            ["", "a", "<", "</", "</p>", "<</parameter", "</parameters>", "<function", "</tool_call\n>", "a<b></b>\n"]
+        {
+            assert!(expression.is_match(text), "{text:?}");
+        }
+        for text in ["</parameter>", "a</tool_call>b", "<<function=x>", "</p</parameter>"] {
+            assert!(!expression.is_match(text), "{text:?}");
+        }
+    }
+}
