@@ -18,6 +18,8 @@ use crate::tools::Kinds;
 
 /// Bytes that a grammar may have: each parameter has its own copy of the definitions that it reaches.
 const LONGEST: usize = 4 << 20;
+/// A text that comes by what texts in calls come by.
+const SAMPLE: &str = "Text, <a b=\"c\">\n  <d>e</d>\n</a>\n";
 /// The name of a parameter that was not declared, as the parser of calls reads it.
 const NAME: &str = r#"/[^<>\n"'\s]([^<>\n]{0,100}[^<>\n"'\s])?/"#;
 /// What an object of parameters may say that no order of parameters can be held to.
@@ -176,7 +178,7 @@ impl Writer<'_> {
             // Of the parameters before it none must be there.
             if value == "(text)" && !some_required && self.calls.sample.is_none() {
                 let begin = format!("<tool_call>\n<function={}>\n<parameter={name}>", self.function);
-                self.calls.sample = Some(format!("{begin}\nx\n</parameter>\n<"));
+                self.calls.sample = Some(format!("{begin}\n{SAMPLE}\n</parameter>\n<"));
             }
             let rule = format!("p{prefix}_{index}");
             rule_of(
