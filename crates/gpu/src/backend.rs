@@ -48,8 +48,8 @@ impl Options {
     }
 
     /// With what a prefix cache of `bytes` needs, and the bytes that the cache may then hold by its own count: a quarter is
-    /// set aside as pages, for that is about their part of a snapshot every 1,024 tokens; the rest is for what snapshots
-    /// allocate. Both together are never more than `bytes`, and where pages run out before that, snapshots go as steps
+    /// set aside as pages, for that is about their part of a snapshot every 1,024 tokens, as chats have them; the rest is for what
+    /// snapshots allocate. Both together are never more than `bytes`, and where pages run out before that, snapshots go as steps
     /// need room.
     ///
     /// # Errors

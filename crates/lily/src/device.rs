@@ -133,6 +133,15 @@ impl Device {
             Self::Gpu { .. } => "the GPU",
         }
     }
+
+    /// Tokens of a prompt between two snapshots of the prefix cache, if not the engine's own: no step reads past one, and a GPU is
+    /// fastest with all the rows that a step can have.
+    pub(crate) fn cache_interval(self) -> Option<usize> {
+        match self {
+            Self::Cpu => None,
+            Self::Gpu { .. } => Some(PREFILL_ROWS),
+        }
+    }
 }
 
 fn open() -> Result<GpuDevice> {
@@ -170,4 +179,19 @@ pub(crate) fn ablated(
     options: &Options,
 ) -> Result<GpuBackend<lily_gpu::ablate::Ablated<GpuDevice>>> {
     Ok(GpuBackend::new(lily_gpu::ablate::Ablated::new(open()?), checkpoint, *options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use lily_gpu::device::Tiles;
+
+    use super::{Device, options};
+
+    /// A snapshot within a step would make two of it.
+    #[test]
+    fn the_cache_cuts_no_step_of_a_gpu() {
+        let gpu = Device::Gpu { bytes: 1 << 30, tiles: Tiles::Simdgroup };
+        assert_eq!(gpu.cache_interval(), Some(options(4096, 1).prefill_rows));
+        assert_eq!(Device::Cpu.cache_interval(), None);
+    }
 }

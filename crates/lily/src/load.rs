@@ -91,21 +91,19 @@ impl Model {
 
     /// An engine with a thread of its own.
     pub(crate) fn start(&self) -> Result<Engine> {
-        self.start_with(|_| {}, None)
+        self.start_with(None, None)
     }
 
-    /// As [`Model::start`], with a prefix cache of its own kind, also on disk: in this directory, with at most so many bytes.
-    pub(crate) fn start_with(
-        &self,
-        change: impl FnOnce(&mut CacheOptions),
-        disk: Option<(PathBuf, u64)>,
-    ) -> Result<Engine> {
+    /// As [`Model::start`], with the prefix cache's snapshots so many tokens apart, and also on disk: in this directory, with at
+    /// most so many bytes.
+    pub(crate) fn start_with(&self, interval: Option<u32>, disk: Option<(PathBuf, u64)>) -> Result<Engine> {
+        let cache = cache::options(&self.plan, &self.tokenizer, (&self.checkpoint, &self.source), disk)?;
+        let interval = interval.map(|tokens| tokens as usize).or_else(|| self.device.cache_interval());
         let mut options = lily_engine::Options {
             parallel: self.plan.parallel,
-            cache: cache::options(&self.plan, &self.tokenizer, (&self.checkpoint, &self.source), disk)?,
+            cache: CacheOptions { interval: interval.unwrap_or(cache.interval), ..cache },
             ..lily_engine::Options::new(self.tokenizer.vocabulary())
         };
-        change(&mut options.cache);
         match self.device {
             Device::Cpu => Ok(Engine::start(self.cpu()?, options)),
             Device::Gpu { .. } => {

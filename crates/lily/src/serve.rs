@@ -58,7 +58,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     }
     let on_disk = disk.is_some();
     let transit = if on_disk { model.transit()? } else { None };
-    let engine = model.start_with(|cache| cache.interval = args.cache_interval as usize, disk)?;
+    let engine = model.start_with(args.cache_interval, disk)?;
     let mut app = App {
         engine,
         tokenizer: Arc::clone(&model.tokenizer),
