@@ -186,6 +186,31 @@ fn case_20_tags_in_strings_of_json_are_text() {
     assert_eq!(calls(open), one("f", json!({"list": "[\"a"})));
 }
 
+/// A quotation mark without another makes no value that swallows the next.
+#[test]
+fn a_string_that_is_left_open_ends_with_its_parameter() {
+    let end = "</function>\n</tool_call>";
+    for (name, text, value) in [
+        ("options", r#"{"a": "b}"#, json!(r#"{"a": "b}"#)),
+        ("options", r#"{'a': 'say "hi'}"#, json!({"a": "say \"hi"})),
+        ("other", r#"[WIP] a 12" pipe"#, json!(r#"[WIP] a 12" pipe"#)),
+        ("list", r#"["</parameter> <b", "c"#, json!(r#"["</parameter> <b", "c"#)),
+    ] {
+        let begin = format!("<tool_call>\n<function=f>\n<parameter={name}>{text}");
+        let expected = one("f", json!({name: value, "count": 2}));
+        for gap in ["\n", " \r\n", "\n  "] {
+            let next = format!("</parameter>{gap}<parameter=count>2</parameter>\n{end}");
+            assert_eq!(calls(&format!("{begin}{next}")), expected, "{text} {gap:?}");
+        }
+        let expected = one("f", json!({name: value}));
+        for last in [format!("</parameter>\n{end}"), "</parameter>\n".into(), "</parameter>".into()] {
+            assert_eq!(calls(&format!("{begin}{last}")), expected, "{text} {last:?}");
+        }
+        let two = format!("{begin}{end}\n<tool_call>\n<function=now>\n{end}");
+        assert_eq!(calls(&two).len(), 2, "its closing tag is left out: {text}");
+    }
+}
+
 #[test]
 fn case_21_tags_in_pieces_do_not_leak() {
     let mut parser = parser(false, false);
@@ -382,6 +407,7 @@ fn fragments() -> impl Strategy<Value = String> {
         "null",
         "5.0",
         "[1, 'a']",
+        "[\"",
         "{\"name\": \"f\", \"arguments\": {\"a\": \"}\"}}",
         "{\"name",
         "<",

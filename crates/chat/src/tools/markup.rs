@@ -161,6 +161,16 @@ pub(crate) fn ending(text: &str, tools: &ToolSet) -> Found<Ending> {
     own.or(|| function().or(call))
 }
 
+/// As [`ending`], where the value may be within a string of JSON, in which tags are text. No such string goes over a
+/// line's end: with one between the tags it is none, but a text with a quotation mark in it, or JSON that lacks one.
+pub(crate) fn ending_of_string(text: &str, tools: &ToolSet) -> Found<Ending> {
+    ending(text, tools).and(|ending| {
+        let rest = text.split_once('>').map_or("", |(_, rest)| rest);
+        let space = &rest[..rest.len() - rest.trim_start_matches(SPACE).len()];
+        if space.contains('\n') { Found::Yes(ending) } else { Found::No }
+    })
+}
+
 /// Whether a call that is quoted in a value opens here: a line with `<function=NAME>` and after it what a call goes on
 /// with. Up to its closing tag it is text. Gives the bytes of the line.
 pub(crate) fn quoted_call(text: &str) -> Found<usize> {

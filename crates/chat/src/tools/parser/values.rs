@@ -78,9 +78,7 @@ impl CallParser {
             }
             return Some(1);
         }
-        if !*newline && value.is_quoted() {
-            return Some(self.value_text("<", events));
-        }
+        let in_string = !*newline && value.is_quoted();
         let before = *quote;
         let ending = match *quote {
             Quote::Within if text.starts_with(FUNCTION_CLOSE) => {
@@ -100,6 +98,7 @@ impl CallParser {
                     return Some(self.value_text(&text[..bytes - 1], events));
                 }
                 Found::Maybe if !end => return None,
+                _ if in_string => markup::ending_of_string(text, &self.options.tools),
                 _ => markup::ending(text, &self.options.tools),
             },
         };
