@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::GrammarError;
-use super::one_of::Comparison;
+use super::document::Document;
 use super::reason::refused;
 use crate::tools::{Kinds, target};
 
@@ -17,20 +17,13 @@ const DEEPEST: usize = 32;
 pub(super) struct Branch<'s>(pub(super) Vec<&'s Map<String, Value>>);
 
 /// The alternatives of a schema; none if no value is of it.
-pub(super) fn branches<'s>(
-    schema: &'s Value,
-    root: &'s Value,
-    comparison: &Comparison<'_>,
-) -> Result<Vec<Branch<'s>>, GrammarError> {
-    Expansion { root, comparison }.of(schema, 0)
+pub(super) fn branches<'s>(schema: &'s Value, document: &Document<'s>) -> Result<Vec<Branch<'s>>, GrammarError> {
+    Expansion(document).of(schema, 0)
 }
 
-struct Expansion<'s, 'c> {
-    root: &'s Value,
-    comparison: &'c Comparison<'c>,
-}
+struct Expansion<'d, 's>(&'d Document<'s>);
 
-impl<'s> Expansion<'s, '_> {
+impl<'s> Expansion<'_, 's> {
     fn of(&self, schema: &'s Value, depth: usize) -> Result<Vec<Branch<'s>>, GrammarError> {
         let map = match schema {
             Value::Bool(true) => return Ok(vec![Branch::default()]),
@@ -41,27 +34,46 @@ impl<'s> Expansion<'s, '_> {
         if depth > DEEPEST {
             return Err(refused(format!("it is composed of others, or refers to them, over {DEEPEST} levels deep")));
         }
+        self.0.budget.spend(1)?;
         let mut all = vec![Branch(vec![map])];
         if let Some(reference) = map.get("$ref").and_then(Value::as_str) {
-            let target = target(self.root, reference).ok_or_else(|| refused(format!("there is no {reference:?}")))?;
-            all = both(&all, &self.of(target, depth + 1)?)?;
+            self.0.budget.spend(reference.len())?;
+            let target = target(self.0.root, reference);
+            let target = target.ok_or_else(|| refused(format!("there is no {reference:?}")))?;
+            all = self.both(&all, &self.of(target, depth + 1)?)?;
         }
         for part in parts(map, "allOf")?.into_iter().flatten() {
-            all = both(&all, &self.of(part, depth + 1)?)?;
+            all = self.both(&all, &self.of(part, depth + 1)?)?;
         }
         for name in ["anyOf", "oneOf"] {
             let Some(options) = parts(map, name)? else { continue };
-            if name == "oneOf" && !self.comparison.exclusive(options) {
+            if name == "oneOf" && !self.0.comparison.exclusive(options) {
                 return Err(refused("oneOf is supported only where no value can be of two of its schemas"));
             }
             let mut either = Vec::new();
             for option in options {
                 either.extend(self.of(option, depth + 1)?);
+                check_count(either.len())?;
             }
-            all = both(&all, &either)?;
+            all = self.both(&all, &either)?;
         }
         Ok(all)
     }
+
+    fn both(&self, ones: &[Branch<'s>], others: &[Branch<'s>]) -> Result<Vec<Branch<'s>>, GrammarError> {
+        check_count(ones.len() * others.len())?;
+        let maps = |branches: &[Branch<'s>]| branches.iter().map(|branch| branch.0.len()).sum::<usize>();
+        self.0.budget.spend(maps(ones) * others.len() + maps(others) * ones.len())?;
+        let pair = |one: &Branch<'s>, other: &Branch<'s>| Branch([&one.0[..], &other.0[..]].concat());
+        Ok(ones.iter().flat_map(|one| others.iter().map(move |other| pair(one, other))).collect())
+    }
+}
+
+fn check_count(alternatives: usize) -> Result<(), GrammarError> {
+    if alternatives > MOST {
+        return Err(refused(format!("it has over {MOST} alternatives")));
+    }
+    Ok(())
 }
 
 fn parts<'s>(map: &'s Map<String, Value>, name: &str) -> Result<Option<&'s Vec<Value>>, GrammarError> {
@@ -70,14 +82,6 @@ fn parts<'s>(map: &'s Map<String, Value>, name: &str) -> Result<Option<&'s Vec<V
         Some(Value::Array(parts)) => Ok(Some(parts)),
         Some(_) => Err(refused(format!("{name} must be an array"))),
     }
-}
-
-fn both<'s>(ones: &[Branch<'s>], others: &[Branch<'s>]) -> Result<Vec<Branch<'s>>, GrammarError> {
-    if ones.len() * others.len() > MOST {
-        return Err(refused(format!("it has over {MOST} alternatives")));
-    }
-    let pair = |one: &Branch<'s>, other: &Branch<'s>| Branch([&one.0[..], &other.0[..]].concat());
-    Ok(ones.iter().flat_map(|one| others.iter().map(move |other| pair(one, other))).collect())
 }
 
 impl<'s> Branch<'s> {
@@ -103,6 +107,12 @@ impl<'s> Branch<'s> {
     pub(super) fn listed(&self) -> impl Iterator<Item = &'s [Value]> {
         let only = self.each("const").map(std::slice::from_ref);
         only.chain(self.each("enum").filter_map(Value::as_array).map(Vec::as_slice))
+    }
+
+    /// Pairs of its listed values that are compared to find those on all lists.
+    pub(super) fn pairs(&self) -> usize {
+        let lengths: Vec<usize> = self.listed().map(<[Value]>::len).collect();
+        lengths.split_first().map_or(0, |(first, rest)| first * rest.iter().sum::<usize>())
     }
 
     /// Whether it allows all values of a kind.
@@ -164,12 +174,13 @@ fn binding(kind: Kinds) -> &'static [&'static str] {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{Comparison, branches};
+    use super::super::document::{Budget, Document};
+    use super::branches;
     use crate::tools::Kinds;
 
     fn kinds(schema: Value) -> Result<Vec<Kinds>, String> {
-        let comparison = Comparison::new(&schema);
-        let branches = branches(&schema, &schema, &comparison).map_err(|error| error.to_string())?;
+        let budget = Budget::default();
+        let branches = branches(&schema, &Document::new(&schema, &budget)).map_err(|error| error.to_string())?;
         Ok(branches.iter().map(super::Branch::kinds).collect())
     }
 
@@ -201,11 +212,42 @@ mod tests {
         }
     }
 
+    /// Each of a kilobyte to half a megabyte; worked out, they would take up to all the memory there is.
+    #[test]
+    fn what_takes_too_much_to_put_together_is_refused() {
+        let chain = |length: usize| {
+            let link = |index: usize| {
+                let next = json!({"$ref": format!("#/$defs/a{}", index + 1)});
+                (format!("a{index}"), json!({"allOf": [next, next, next]}))
+            };
+            let mut links: serde_json::Map<String, Value> = (0..length).map(link).collect();
+            links.insert(format!("a{length}"), json!({"type": "string"}));
+            json!({"$ref": "#/$defs/a0", "$defs": links})
+        };
+        let wide = json!({"anyOf": vec![json!({}); 256]});
+        let mut long = vec![json!({}); 8000];
+        long.insert(0, wide.clone());
+        for (schema, reason) in [
+            (chain(12), "too many steps"),
+            (chain(14), "too many steps"),
+            (json!({ "allOf": long }), "too many steps"),
+            (
+                json!({"anyOf": vec![json!({"$ref": "#/$defs/W"}); 16_000], "$defs": {"W": wide}}),
+                "over 256 alternatives",
+            ),
+        ] {
+            let given = kinds(schema).expect_err("refused");
+            assert!(given.contains(reason), "{given}");
+        }
+        assert_eq!(kinds(chain(8)), Ok(vec![Kinds::STRING]));
+    }
+
     #[test]
     fn what_binds_a_kind() {
         let free = |schema: Value, kind: Kinds| {
-            let comparison = Comparison::new(&schema);
-            branches(&schema, &schema, &comparison).expect("branches").iter().any(|branch| branch.is_free(kind))
+            let budget = Budget::default();
+            let branches = branches(&schema, &Document::new(&schema, &budget)).expect("branches");
+            branches.iter().any(|branch| branch.is_free(kind))
         };
         assert!(free(json!({"title": "x", "default": "y", "minimum": 3}), Kinds::STRING));
         assert!(free(json!({"anyOf": [{"type": "string", "maxLength": 3}, {"type": "string"}]}), Kinds::STRING));

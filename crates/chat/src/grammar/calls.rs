@@ -8,7 +8,8 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use super::branches::{Branch, branches};
-use super::one_of::Comparison;
+use super::document::{Budget, Document};
+use super::nesting::check_schema;
 use super::parameter::Parameter;
 use super::reason::refused;
 use super::text::RULES;
@@ -82,13 +83,15 @@ impl ForcedCalls<'_> {
         let tools = ToolSet::new(self.definitions);
         let mut calls = Calls { grammar: RULES.into(), parts: Vec::new(), sample: None };
         let mut functions = Vec::new();
+        let budget = Budget::default();
         for (index, function) in self.definitions.iter().filter_map(|tool| tool.get("function")).enumerate() {
             let Some(name) = function.get("name").and_then(Value::as_str) else { continue };
             if self.function.is_some_and(|only| only != name) {
                 continue;
             }
             let root = function.get("parameters").unwrap_or(&Value::Null);
-            let mut writer = Writer { tools: &tools, function: name, root, calls: &mut calls };
+            let document = Document::new(root, &budget);
+            let mut writer = Writer { tools: &tools, function: name, document, calls: &mut calls };
             let body = writer.function(index)?;
             let rule = format!("f{index}");
             let begin = lark_string(&format!("{name}>\n<"));
@@ -112,7 +115,7 @@ fn rule_of(grammar: &mut String, name: &str, body: &str) {
 struct Writer<'w> {
     tools: &'w ToolSet,
     function: &'w str,
-    root: &'w Value,
+    document: Document<'w>,
     calls: &'w mut Calls,
 }
 
@@ -127,13 +130,15 @@ struct Declared {
 impl Writer<'_> {
     /// What stands between the name and the end of the function.
     fn function(&mut self, index: usize) -> Result<String, GrammarError> {
-        if self.root.is_null() {
+        let (root, budget) = (self.document.root, self.document.budget);
+        if root.is_null() {
             return Ok(String::new());
         }
         let refuse = |error| at(error, self.function, "");
-        let branches = branches(self.root, self.root, &Comparison::new(self.root)).map_err(refuse)?;
+        check_schema(root).map_err(refuse)?;
+        let branches = branches(root, &self.document).map_err(refuse)?;
         let objects = branches.iter().filter(|branch| branch.kinds().has(Kinds::OBJECT));
-        let declared: Result<Vec<Declared>, _> = objects.map(Declared::of).collect();
+        let declared: Result<Vec<Declared>, _> = objects.map(|branch| Declared::of(branch, budget)).collect();
         let declared = declared.map_err(refuse)?;
         let mut bodies = Vec::new();
         let mut never = None;
@@ -211,7 +216,8 @@ impl Writer<'_> {
     /// A value with its end; `None` if it is never allowed.
     fn value(&mut self, rule: &str, name: &str, schema: &Value, path: &str) -> Result<Option<String>, GrammarError> {
         let expected = self.tools.expected(self.function, name);
-        let parameter = Parameter::of(schema, self.root, &expected).map_err(|error| at(error, self.function, path))?;
+        let parameter =
+            Parameter::of(schema, &self.document, &expected).map_err(|error| at(error, self.function, path))?;
         let Some(parameter) = parameter else { return Ok(None) };
         let mut rules = String::new();
         let body = parameter.body(rule, &mut rules);
@@ -230,15 +236,19 @@ impl Writer<'_> {
 }
 
 impl Declared {
-    fn of(branch: &Branch<'_>) -> Result<Self, GrammarError> {
+    fn of(branch: &Branch<'_>, budget: &Budget) -> Result<Self, GrammarError> {
         if let Some(name) = UNSUPPORTED.iter().find(|name| branch.each(name).next().is_some()) {
             return Err(refused(format!("the schema has keywords that are not supported: \"{name}\"")));
         }
         let mut schemas: Map<String, Value> = Map::new();
         for (name, schema) in branch.each("properties").filter_map(Value::as_object).flatten() {
+            budget.spend_on_copy(schema)?;
             match schemas.get_mut(name) {
                 None => drop(schemas.insert(name.clone(), schema.clone())),
-                Some(known) => *known = serde_json::json!({"allOf": [known, schema]}),
+                Some(known) => {
+                    budget.spend_on_copy(known)?;
+                    *known = serde_json::json!({"allOf": [known, schema]});
+                }
             }
         }
         let required = branch.each("required").filter_map(Value::as_array).flatten().filter_map(Value::as_str);
@@ -253,6 +263,8 @@ impl Declared {
             // What the others of these schemas declare is more to this one.
             for (name, schema) in &mut schemas {
                 if !own.is_some_and(|own| own.contains_key(name)) {
+                    budget.spend_on_copy(schema)?;
+                    budget.spend_on_copy(more)?;
                     *schema = serde_json::json!({"allOf": [schema, more]});
                 }
             }
@@ -360,5 +372,35 @@ mod tests {
         let large = json!({"type": "array", "items": {"enum": (0..20_000).collect::<Vec<_>>()}});
         let error = write(json!({"properties": properties, "$defs": {"A": large}})).expect_err("too long");
         assert!(matches!(&error, GrammarError::Parameter { path, .. } if path.starts_with("properties.p")), "{error}");
+    }
+
+    #[test]
+    fn what_all_parameters_take_together_is_bounded() {
+        let properties = |count: usize, schema: Value| -> serde_json::Map<String, Value> {
+            (0..count).map(|index| (format!("p{index}"), schema.clone())).collect()
+        };
+        let chain: serde_json::Map<String, Value> = (0..8)
+            .map(|index| {
+                let next = json!({"$ref": format!("#/$defs/a{}", index + 1)});
+                (format!("a{index}"), json!({"allOf": [next, next, next]}))
+            })
+            .chain([("a8".to_owned(), json!({"type": "string"}))])
+            .collect();
+        let values: Vec<String> = (0..5000).map(|index| format!("value {index}")).collect();
+        for (parameters, reason) in [
+            (json!({"properties": properties(100, json!({"$ref": "#/$defs/a0"})), "$defs": chain}), "too many steps"),
+            (json!({"properties": {"x": {"allOf": [{"enum": values}, {"enum": values}]}}}), "too many steps"),
+            (
+                json!({"properties": properties(1000, json!({})), "allOf": vec![json!({"additionalProperties": {}}); 200]}),
+                "too many steps",
+            ),
+            (json!({"properties": properties(20_000, json!({"type": "string"}))}), "at most 262144 are taken"),
+        ] {
+            let error = write(parameters).err().map(|error| error.to_string());
+            assert!(error.as_ref().is_some_and(|error| error.contains(reason)), "{reason}: {error:?}");
+        }
+        // What people send is far from it.
+        let large = json!({"type": "object", "properties": properties(100, json!({"enum": values[..100]}))});
+        write(large).expect("fine");
     }
 }

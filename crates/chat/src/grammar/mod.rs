@@ -7,6 +7,7 @@
 mod branches;
 mod calls;
 mod definitions;
+mod document;
 mod formats;
 mod masks;
 mod nesting;

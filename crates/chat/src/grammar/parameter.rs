@@ -8,7 +8,8 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 
 use super::branches::{Branch, branches};
-use super::one_of::{Comparison, same};
+use super::document::Document;
+use super::one_of::same;
 use super::reason::refused;
 use super::text::Text;
 use super::{GrammarError, definitions, lark_string, schema};
@@ -40,9 +41,16 @@ pub(super) struct Parameter {
 }
 
 impl Parameter {
-    /// `None` if the parameter is never allowed. Its schema may refer to parts of `root`; it is read as `expected` says.
-    pub(super) fn of(schema: &Value, root: &Value, expected: &Expected) -> Result<Option<Self>, GrammarError> {
-        let branches = branches(schema, root, &Comparison::new(root))?;
+    /// `None` if the parameter is never allowed. Its schema may refer to parts of the document; it is read as `expected` says.
+    pub(super) fn of<'s>(
+        schema: &'s Value,
+        document: &Document<'s>,
+        expected: &Expected,
+    ) -> Result<Option<Self>, GrammarError> {
+        let branches = branches(schema, document)?;
+        let listed_values = branches.iter().flat_map(Branch::listed).map(<[Value]>::len).sum::<usize>();
+        let pairs = branches.iter().map(Branch::pairs).sum::<usize>();
+        document.budget.spend_on_pairs(pairs.saturating_add(listed_values.saturating_mul(expected.choices.len())))?;
         if branches.is_empty() {
             return Ok(None);
         }
@@ -58,7 +66,7 @@ impl Parameter {
         let may_be_text = expected.kinds.has(Kinds::STRING) && kinds.has(Kinds::STRING);
         let mut parameter = if may_be_text { Self::texts(&branches, others, expected)? } else { Self::default() };
         if !parameter.any && others != Kinds::NONE {
-            parameter.json = Some(json_of(schema, root, others, expected.kinds.has(Kinds::STRING))?);
+            parameter.json = Some(json_of(schema, document.root, others, expected.kinds.has(Kinds::STRING))?);
         }
         if !parameter.any && parameter.texts.is_empty() && parameter.json.is_none() {
             return Err(refused("what stands in a call would be read as another value than it allows"));

@@ -26,7 +26,7 @@ pub(crate) struct Walk<'t> {
     closers: Vec<u32>,
     /// Tokens that are allowed together only where a text may go on in a call.
     text: Vec<u32>,
-    /// What ends such a text.
+    /// What ends such a text, up to what nothing else begins with: without that the next would be taken for a text again.
     tag: Vec<u32>,
 }
 
@@ -35,7 +35,7 @@ impl<'t> Walk<'t> {
         let tokens = |text: &str| tokenizer.encode(text).expect("tokens");
         let closers = ["\"", "}", "]", ",", ":", "\n"].iter().flat_map(|mark| tokens(mark)).collect();
         let text = ["<", "\n"].iter().flat_map(|mark| tokens(mark)).collect();
-        Self { random: seed | 1, tokenizer, stops, closers, text, tag: tokens("\n</parameter>") }
+        Self { random: seed | 1, tokenizer, stops, closers, text, tag: tokens("\n</parameter>\n<") }
     }
 
     /// Xorshift.
