@@ -149,7 +149,7 @@ pub(crate) fn binding(
         return Ok(format);
     }
     let function = if let Choice::Named(name) = &tools.choice { Some(name.as_str()) } else { None };
-    let definitions: Vec<Value> = tools.callable().cloned().collect();
+    let definitions = tools.bound();
     let calls = ForcedCalls { definitions: &definitions, function, parallel: !tools.single() };
     shared.grammars()?.calls(&calls, primed).map(Some).map_err(|error| match &error {
         GrammarError::Parameter { function, path, reason } => {

@@ -21,6 +21,8 @@ pub(crate) struct Tools {
     pub(crate) withdrawn: HashSet<String>,
     /// Where the request has the parameters of each, by its name, as far as that is known.
     pub(crate) paths: HashMap<String, String>,
+    /// The names of those that are `strict` and whose definitions do not say so, as the model is not shown it.
+    pub(crate) strict: HashSet<String>,
     pub(crate) choice: Choice,
     /// Whether a reply may hold more than one call.
     pub(crate) parallel: bool,
@@ -94,6 +96,17 @@ impl Tools {
         let is_withdrawn = |tool: &Value| name(tool).is_some_and(|name| self.withdrawn.contains(name));
         let earlier = self.definitions.iter().filter(move |tool| !is_replaced(tool));
         earlier.chain(&self.later).filter(move |tool| !is_withdrawn(tool))
+    }
+
+    /// Those that a reply may call, and whether each is `strict`.
+    pub(crate) fn bound(&self) -> Vec<Value> {
+        let mut definitions: Vec<Value> = self.callable().cloned().collect();
+        for tool in &mut definitions {
+            if name(tool).is_some_and(|name| self.strict.contains(name)) {
+                tool["function"]["strict"] = true.into();
+            }
+        }
+        definitions
     }
 
     /// Where the request has a part of a function's parameters.

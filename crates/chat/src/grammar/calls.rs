@@ -1,17 +1,21 @@
 //! The grammar of replies that call tools, in the model's markup.
 //!
 //! Parameters come in their declared order, those that are not required may be left out; each is held to all of its schema
-//! ([`Parameter`]), and what cannot be followed is refused with its place.
+//! ([`Parameter`]) as far as a grammar can say it ([`followable`]).
 
+use std::collections::HashSet;
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
 use super::branches::{Branch, branches};
 use super::document::{Budget, Document};
+use super::followable::followable;
+use super::latitude::{Latitude, States};
 use super::nesting::check_schema;
-use super::parameter::Parameter;
+use super::parameter::{Parameter, says_nothing};
 use super::reason::refused;
+use super::schema::check_ending;
 use super::text::RULES;
 use super::{GrammarError, lark_string};
 use crate::ToolSet;
@@ -24,20 +28,7 @@ const SAMPLE: &str = "Text, <a b=\"c\">\n  <d>e</d>\n</a>\n";
 /// The name of a parameter that was not declared, as the parser of calls reads it.
 const NAME: &str = r#"/[^<>\n"'\s]([^<>\n]{0,100}[^<>\n"'\s])?/"#;
 /// What an object of parameters may say that no order of parameters can be held to.
-const UNSUPPORTED: [&str; 12] = [
-    "const",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
-    "enum",
-    "if",
-    "maxProperties",
-    "minProperties",
-    "not",
-    "patternProperties",
-    "propertyNames",
-    "unevaluatedProperties",
-];
+const UNSUPPORTED: [&str; 5] = ["const", "enum", "maxProperties", "minProperties", "patternProperties"];
 
 /// Calls that a reply must make.
 #[derive(Clone, Debug)]
@@ -54,7 +45,7 @@ pub struct ForcedCalls<'t> {
 pub(super) struct Calls {
     /// In Lark.
     pub(super) grammar: String,
-    /// What is to be looked at by itself where the grammar is refused or may allow nothing.
+    /// What is to be looked at by itself where the grammar is refused.
     pub(super) parts: Vec<Part>,
     /// A reply's beginning up to the end of a text that is held to nothing, if there is one that short.
     pub(super) sample: Option<String>,
@@ -64,15 +55,30 @@ pub(super) struct Calls {
 pub(super) struct Part {
     pub(super) function: String,
     pub(super) path: String,
+    pub(super) strict: bool,
     /// In Lark, with `start` for the value and its end.
     pub(super) grammar: String,
-    /// Whether it takes a compiler to tell if there is a value at all.
-    pub(super) is_doubtful: bool,
+    /// Its JSON in that grammar, and one that is held to its types only.
+    pub(super) json: Option<(String, String)>,
 }
 
 impl Part {
     pub(super) fn refused(&self, reason: String) -> GrammarError {
         GrammarError::Parameter { function: self.function.clone(), path: self.path.clone(), reason }
+    }
+
+    /// Holds it to no more of its JSON than the types, in the whole grammar, if it was refused for anything but that there is
+    /// no value.
+    pub(super) fn loosen(&self, refusal: GrammarError, whole: &mut String) -> Result<(), GrammarError> {
+        let Some((own, plainer)) = self.json.as_ref().filter(|_| !says_nothing(&refusal)) else { return Err(refusal) };
+        let states = States::default();
+        let latitude = Latitude { function: &self.function, strict: self.strict, states: &states };
+        match refusal {
+            GrammarError::Parameter { path, reason, .. } => latitude.leave_out(&path, reason)?,
+            other => return Err(other),
+        }
+        *whole = whole.replace(own, plainer);
+        Ok(())
     }
 }
 
@@ -83,15 +89,24 @@ impl ForcedCalls<'_> {
         let tools = ToolSet::new(self.definitions);
         let mut calls = Calls { grammar: RULES.into(), parts: Vec::new(), sample: None };
         let mut functions = Vec::new();
-        let budget = Budget::default();
+        let (budget, states, mut names) = (Budget::default(), States::default(), HashSet::new());
         for (index, function) in self.definitions.iter().filter_map(|tool| tool.get("function")).enumerate() {
             let Some(name) = function.get("name").and_then(Value::as_str) else { continue };
-            if self.function.is_some_and(|only| only != name) {
+            // Of two of one name the first counts, as where calls are read.
+            if self.function.is_some_and(|only| only != name) || !names.insert(name) {
                 continue;
             }
+            let strict = function.get("strict") == Some(&Value::Bool(true));
+            let latitude = Latitude { function: name, strict, states: &states };
             let root = function.get("parameters").unwrap_or(&Value::Null);
-            let document = Document::new(root, &budget);
-            let mut writer = Writer { tools: &tools, function: name, document, calls: &mut calls };
+            let root = if root.is_null() {
+                Value::Null
+            } else {
+                check_schema(root).map_err(|error| at(error, name, ""))?;
+                followable(root, &latitude).map_err(|error| at(error, name, ""))?
+            };
+            let document = Document::new(&root, &budget);
+            let mut writer = Writer { tools: &tools, function: name, document, latitude, calls: &mut calls };
             let body = writer.function(index)?;
             let rule = format!("f{index}");
             let begin = lark_string(&format!("{name}>\n<"));
@@ -116,6 +131,7 @@ struct Writer<'w> {
     tools: &'w ToolSet,
     function: &'w str,
     document: Document<'w>,
+    latitude: Latitude<'w>,
     calls: &'w mut Calls,
 }
 
@@ -135,11 +151,18 @@ impl Writer<'_> {
             return Ok(String::new());
         }
         let refuse = |error| at(error, self.function, "");
-        check_schema(root).map_err(refuse)?;
-        let branches = branches(root, &self.document).map_err(refuse)?;
+        check_ending(root).map_err(refuse)?;
+        let branches = match branches(root, &self.document) {
+            Ok(branches) => branches,
+            Err(error) if budget.is_spent() => return Err(refuse(error)),
+            Err(error) => {
+                self.latitude.leave_out("", error)?;
+                vec![Branch(root.as_object().into_iter().collect())]
+            }
+        };
         let objects = branches.iter().filter(|branch| branch.kinds().has(Kinds::OBJECT));
-        let declared: Result<Vec<Declared>, _> = objects.map(|branch| Declared::of(branch, budget)).collect();
-        let declared = declared.map_err(refuse)?;
+        let declared = objects.map(|branch| Declared::of(branch, budget, &self.latitude));
+        let declared: Vec<Declared> = declared.collect::<Result<_, _>>().map_err(refuse)?;
         let mut bodies = Vec::new();
         let mut never = None;
         for (branch, declared) in declared.iter().enumerate() {
@@ -216,8 +239,8 @@ impl Writer<'_> {
     /// A value with its end; `None` if it is never allowed.
     fn value(&mut self, rule: &str, name: &str, schema: &Value, path: &str) -> Result<Option<String>, GrammarError> {
         let expected = self.tools.expected(self.function, name);
-        let parameter =
-            Parameter::of(schema, &self.document, &expected).map_err(|error| at(error, self.function, path))?;
+        let parameter = Parameter::of(schema, &self.document, &expected, &self.latitude, path);
+        let parameter = parameter.map_err(|error| at(error, self.function, path))?;
         let Some(parameter) = parameter else { return Ok(None) };
         let mut rules = String::new();
         let body = parameter.body(rule, &mut rules);
@@ -229,16 +252,17 @@ impl Writer<'_> {
         if parameter.can_fail() {
             let grammar = format!("{RULES}{rules}start: {body}\n");
             let (function, path) = (self.function.to_owned(), path.to_owned());
-            self.calls.parts.push(Part { function, path, grammar, is_doubtful: parameter.is_doubtful });
+            let (strict, json) = (self.latitude.strict, parameter.json());
+            self.calls.parts.push(Part { function, path, strict, grammar, json });
         }
         Ok(Some(body))
     }
 }
 
 impl Declared {
-    fn of(branch: &Branch<'_>, budget: &Budget) -> Result<Self, GrammarError> {
+    fn of(branch: &Branch<'_>, budget: &Budget, latitude: &Latitude<'_>) -> Result<Self, GrammarError> {
         if let Some(name) = UNSUPPORTED.iter().find(|name| branch.each(name).next().is_some()) {
-            return Err(refused(format!("the schema has keywords that are not supported: \"{name}\"")));
+            latitude.leave_out("", format!("the schema has keywords that are not supported: \"{name}\""))?;
         }
         let mut schemas: Map<String, Value> = Map::new();
         for (name, schema) in branch.each("properties").filter_map(Value::as_object).flatten() {
@@ -327,7 +351,7 @@ mod tests {
         assert_eq!(rule(&grammar, "p0_0_0"), r#""parameter=city>\n" (text)"#);
         assert_eq!(rule(&grammar, "t0_0_1[lazy]"), r#"("C" | "F" | "null") CLOSE"#);
         let days = rule(&grammar, "p0_0_2");
-        assert!(days.contains(r##"%json {"$ref":"#/$defs/N""##), "{days}");
+        assert!(days.contains(r##"%json {"$ref":"#/$defs/d0""##), "{days}");
         assert_eq!(rule(&grammar, "p0_0_4"), r#""parameter=any>\n" (text)"#);
         let code = rule(&grammar, "t0_0_5[lazy]");
         assert!(code.starts_with(r"(/(?:a\/b)/ & /(?s:.{0,7})/ & /[^<]*"), "{code}");

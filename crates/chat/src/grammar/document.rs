@@ -40,6 +40,11 @@ impl Budget {
         })
     }
 
+    /// Whether something took more than was left.
+    pub(super) fn is_spent(&self) -> bool {
+        self.0.get() == 0
+    }
+
     pub(super) fn spend_on_pairs(&self, pairs: usize) -> Result<(), GrammarError> {
         self.spend(pairs / PAIRS)
     }

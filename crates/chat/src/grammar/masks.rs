@@ -183,7 +183,7 @@ mod tests {
         };
         let reason: Result<(), String> = walk();
         let reason = reason.expect_err("no walk is that long");
-        assert!(reason.contains("25000") && reason.contains("make its expressions simpler"), "{reason}");
+        assert!(reason.contains("50000") && reason.contains("make its expressions simpler"), "{reason}");
     }
 
     /// Whichever tokens come, a mask that was kept is the one that would be made.

@@ -8,7 +8,10 @@ mod branches;
 mod calls;
 mod definitions;
 mod document;
+mod followable;
 mod formats;
+mod json_text;
+mod latitude;
 mod masks;
 mod nesting;
 mod one_of;
@@ -18,6 +21,7 @@ mod reason;
 mod reply;
 mod schema;
 mod slices;
+mod states;
 mod text;
 mod thinking;
 mod vocabulary;
@@ -41,8 +45,11 @@ use slices::Slices;
 use thinking::Thinking;
 use vocabulary::Vocabulary;
 
-/// Lexer states that one grammar may make, each of one or two kilobytes: some 50 MB of memory that no plan holds.
-const MOST_LEXER_STATES: usize = 25_000;
+/// Lexer states that one grammar may make, each of one or two kilobytes: up to 100 MB of memory that no plan holds, mostly
+/// some hundreds of kilobytes.
+const MOST_LEXER_STATES: usize = 50_000;
+/// What one step of a lexer may cost, in units of some 100 ns.
+const STEP_FUEL: u64 = 1_000_000;
 /// The stack of a thread that compiles a grammar, of which mostly very little is touched. The compilers recurse, as deep as
 /// [`nesting`] lets a grammar be.
 const STACK: usize = 256 << 20;
@@ -110,6 +117,7 @@ impl Grammars {
         factory.quiet();
         let limits = factory.limits_mut();
         limits.max_lexer_states = MOST_LEXER_STATES;
+        limits.step_lexer_fuel = STEP_FUEL;
         limits.verbose_errors = false;
         let slices = Arc::new(Slices::new(factory.slicer())?);
         Ok(Self { factory, slices, tokenizer, thinking })
@@ -138,11 +146,12 @@ impl Grammars {
 
     /// The grammar of a reply that calls tools. Its beginning, `primed`, is in the prompt already.
     ///
-    /// Each parameter is held to all of its schema.
+    /// Each parameter is held to all of its schema that a grammar can say. What it cannot is an error where the function is
+    /// `strict`, and left out where it is not.
     ///
     /// # Errors
-    /// [`GrammarError::Parameter`] if a parameter's schema has no value, or cannot be followed; [`GrammarError::Refused`] if
-    /// there are too many tools, parameters or values.
+    /// [`GrammarError::Parameter`] if a parameter's schema has no value, or has to be followed and cannot;
+    /// [`GrammarError::Refused`] if there are too many tools, parameters or values.
     pub fn calls(&self, calls: &ForcedCalls<'_>, primed: &str) -> Result<ReplyGrammar, GrammarError> {
         let mut masks = on_deep_stack(|| self.compiled(&calls.write()?))?;
         for token in self.tokenizer.encode_exactly(primed).map_err(failed)? {
@@ -152,13 +161,14 @@ impl Grammars {
     }
 
     fn compiled(&self, calls: &Calls) -> Result<Masks, GrammarError> {
-        for part in calls.parts.iter().filter(|part| part.is_doubtful) {
-            let nothing = |_| part.refused("no string is of it that can stand in a call".into());
-            self.part(part)?.next().map_err(nothing)?;
-        }
-        let masks = self.masks(TopLevelGrammar::from_lark(calls.grammar.clone()), true).map_err(|error| {
+        let whole = |grammar: &str| self.masks(TopLevelGrammar::from_lark(grammar.to_owned()), true);
+        let masks = whole(&calls.grammar).or_else(|error| {
             // One of the parameters has it, if not all of them together.
-            calls.parts.iter().find_map(|part| self.part(part).err()).unwrap_or(error)
+            let mut looser = calls.grammar.clone();
+            for part in &calls.parts {
+                self.part(part).or_else(|refusal| part.loosen(refusal, &mut looser))?;
+            }
+            if looser == calls.grammar { Err(error) } else { whole(&looser) }
         })?;
         self.go_ahead(masks.clone(), calls.sample.as_deref().unwrap_or_default())?;
         Ok(masks)
@@ -175,8 +185,9 @@ impl Grammars {
         Ok(())
     }
 
-    fn part(&self, part: &Part) -> Result<Masks, GrammarError> {
-        self.masks(TopLevelGrammar::from_lark(part.grammar.clone()), true).map_err(|error| match error {
+    fn part(&self, part: &Part) -> Result<(), GrammarError> {
+        let masks = self.masks(TopLevelGrammar::from_lark(part.grammar.clone()), true);
+        masks.map(drop).map_err(|error| match error {
             GrammarError::Refused(reason) => part.refused(reason),
             other => other,
         })

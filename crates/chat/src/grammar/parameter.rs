@@ -9,26 +9,34 @@ use serde_json::{Map, Value, json};
 
 use super::branches::{Branch, branches};
 use super::document::Document;
+use super::latitude::Latitude;
 use super::one_of::same;
 use super::reason::refused;
 use super::text::Text;
-use super::{GrammarError, definitions, lark_string, schema};
+use super::{GrammarError, definitions, json_text, lark_string, schema};
 use crate::ReplyEvent;
 use crate::tools::{CallOptions, CallParser, Expected, Kinds, ToolSet, coerce, quoted};
 
 /// The kinds that may be beside strings, and what texts look like that could be read as one.
 const LOOKS: [(Kinds, &str); 5] = [
-    (Kinds::NULL, r"/\s*null\s*(\n(?s:.*))?/"),
-    (Kinds::BOOLEAN, r"/\s*(true|false)\s*(\n(?s:.*))?/"),
-    (Kinds::INTEGER, r"/\s*-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*(\n(?s:.*))?/"),
-    (Kinds::ARRAY, r"/\s*\[(?s:.*)/"),
-    (Kinds::OBJECT, r"/\s*\{(?s:.*)/"),
+    (Kinds::NULL, r"\s*null\s*(\n(?s:.*))?"),
+    (Kinds::BOOLEAN, r"\s*(true|false)\s*(\n(?s:.*))?"),
+    (Kinds::INTEGER, r"\s*-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\s*(\n(?s:.*))?"),
+    (Kinds::ARRAY, r"\s*\[(?s:.*)"),
+    (Kinds::OBJECT, r"\s*\{(?s:.*)"),
+];
+/// Values of these kinds as the parser of calls tells them from strings, in texts that a lexer has at the same time.
+const SCALARS: [(Kinds, &str); 4] = [
+    (Kinds::NULL, "null"),
+    (Kinds::BOOLEAN, "true|false"),
+    (Kinds::NUMBER, r"0|-?[1-9][0-9]{0,14}|-?(0|[1-9][0-9]{0,8})\.[0-9]{0,3}[1-9]|-?[1-9][0-9]{0,8}\.0"),
+    (Kinds::INTEGER, "0|-?[1-9][0-9]{0,14}"),
 ];
 /// Whole numbers that are written in one way only.
 const LARGEST: i64 = 999_999_999_999_999;
 
 /// What may stand between a parameter's tags.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Parameter {
     /// Texts that are held to something, each with its end, in Lark.
     texts: Vec<String>,
@@ -36,8 +44,14 @@ pub(super) struct Parameter {
     any: bool,
     /// JSON of this schema, which is ready for its compiler.
     json: Option<Value>,
-    /// Whether it takes a compiler to tell if there is a text at all.
-    pub(super) is_doubtful: bool,
+    /// What the JSON may be if its compiler refuses the schema.
+    plainer: Kinds,
+}
+
+impl Default for Parameter {
+    fn default() -> Self {
+        Self { texts: Vec::new(), any: false, json: None, plainer: Kinds::NONE }
+    }
 }
 
 impl Parameter {
@@ -46,8 +60,17 @@ impl Parameter {
         schema: &'s Value,
         document: &Document<'s>,
         expected: &Expected,
+        latitude: &Latitude<'_>,
+        path: &str,
     ) -> Result<Option<Self>, GrammarError> {
-        let branches = branches(schema, document)?;
+        let branches = match branches(schema, document) {
+            Ok(branches) => branches,
+            Err(error) if document.budget.is_spent() => return Err(error),
+            Err(error) => {
+                latitude.leave_out(path, error)?;
+                return Self::of_kinds(expected.kinds).map(Some);
+            }
+        };
         let listed_values = branches.iter().flat_map(Branch::listed).map(<[Value]>::len).sum::<usize>();
         let pairs = branches.iter().map(Branch::pairs).sum::<usize>();
         document.budget.spend_on_pairs(pairs.saturating_add(listed_values.saturating_mul(expected.choices.len())))?;
@@ -62,16 +85,40 @@ impl Parameter {
             return Self::one_of(&values, expected).map(Some);
         }
         // What is read as a string whatever it looks like is never anything else.
-        let others = if expected.kinds == Kinds::STRING { Kinds::NONE } else { kinds.without(Kinds::STRING) };
+        let mut others = if expected.kinds == Kinds::STRING { Kinds::NONE } else { kinds.without(Kinds::STRING) };
         let may_be_text = expected.kinds.has(Kinds::STRING) && kinds.has(Kinds::STRING);
-        let mut parameter = if may_be_text { Self::texts(&branches, others, expected)? } else { Self::default() };
+        let mut parameter = Self::default();
+        let mut nothing = None;
+        if may_be_text {
+            match Self::texts(&branches, &mut others, expected, latitude, path)? {
+                Ok(texts) => parameter = texts,
+                Err(reason) => nothing = Some(reason),
+            }
+        }
         if !parameter.any && others != Kinds::NONE {
-            parameter.json = Some(json_of(schema, document.root, others, expected.kinds.has(Kinds::STRING))?);
+            match json_of(schema, document.root, others, kinds, expected, latitude, path) {
+                Ok(json) => parameter.json = Some(json),
+                Err(error) if says_nothing(&error) => nothing = Some(error),
+                Err(error) => {
+                    latitude.leave_out(path, error)?;
+                    parameter.json = Some(schema::prepare(&json!({"type": others.names()}))?);
+                }
+            }
         }
         if !parameter.any && parameter.texts.is_empty() && parameter.json.is_none() {
-            return Err(refused("what stands in a call would be read as another value than it allows"));
+            return Err(nothing
+                .unwrap_or_else(|| refused("what stands in a call would be read as another value than it allows")));
         }
+        parameter.plainer = others;
         Ok(Some(parameter))
+    }
+
+    /// Of what the parser of calls reads as one of these kinds.
+    fn of_kinds(kinds: Kinds) -> Result<Self, GrammarError> {
+        if kinds.has(Kinds::STRING) {
+            return Ok(Self { any: true, ..Self::default() });
+        }
+        Ok(Self { json: Some(schema::prepare(&json!({"type": kinds.names()}))?), ..Self::default() })
     }
 
     /// One of the values that can be told from each other.
@@ -89,8 +136,14 @@ impl Parameter {
         Ok(Self { texts: vec![format!("({}) CLOSE", choices.join(" | "))], ..Self::default() })
     }
 
-    /// The strings, where there may be other values beside them.
-    fn texts(branches: &[Branch<'_>], others: Kinds, expected: &Expected) -> Result<Self, GrammarError> {
+    /// The strings, and of the `others` beside them those that are texts, too; or why there are none.
+    fn texts(
+        branches: &[Branch<'_>],
+        others: &mut Kinds,
+        expected: &Expected,
+        latitude: &Latitude<'_>,
+        path: &str,
+    ) -> Result<Result<Self, GrammarError>, GrammarError> {
         let mut impossible = None;
         let mut texts = Vec::new();
         for branch in branches.iter().filter(|branch| branch.kinds().has(Kinds::STRING)) {
@@ -105,27 +158,56 @@ impl Parameter {
                 Err(reason) => impossible = Some(reason),
             }
         }
-        let bounded = |kind: Kinds| {
-            let whole = if kind == Kinds::INTEGER && expected.kinds.has(Kinds::NUMBER) { Kinds::NUMBER } else { kind };
-            expected.kinds.has(kind) && !branches.iter().any(|branch| branch.is_free(whole))
+        let is_free = |kind: Kinds| branches.iter().any(|branch| branch.is_free(kind));
+        let mut numbers_are_free = is_free(Kinds::NUMBER);
+        // Of a number the parser has to be told that it is no string.
+        if others.has(Kinds::NUMBER) && !numbers_are_free && !texts.is_empty() && !texts.iter().any(Text::is_free) {
+            let reason = "a number beside a string that is held to something can be held to nothing itself";
+            latitude.leave_out(path, reason)?;
+            numbers_are_free = true;
+        }
+        let bounded = |kind: Kinds| match kind {
+            Kinds::INTEGER if expected.kinds.has(Kinds::NUMBER) => !numbers_are_free,
+            kind => expected.kinds.has(kind) && !is_free(kind),
         };
-        let is_free = texts.iter().any(Text::is_free);
-        if is_free && !LOOKS.iter().any(|(kind, _)| bounded(*kind)) {
-            return Ok(Self { any: true, ..Self::default() });
+        // What could be read as another value is that, of its own schema; what any such value is, is a text besides.
+        let looks = LOOKS.iter().filter(|(kind, _)| {
+            expected.kinds.has(*kind)
+                && (bounded(*kind) || others.has(*kind) && (*kind == Kinds::ARRAY || *kind == Kinds::OBJECT))
+        });
+        let looks: Vec<&str> = looks.map(|(_, look)| *look).collect();
+        let mut held = Vec::new();
+        for mut text in texts {
+            if text.fit(&looks, latitude, path)? {
+                held.push(text);
+            } else {
+                impossible = Some(refused("no string is of it that can stand in a call"));
+            }
         }
-        if let Some(reason) = impossible.filter(|_| texts.is_empty() && others == Kinds::NONE) {
-            return Err(reason);
+        if held.iter().any(Text::is_free) && !LOOKS.iter().any(|(kind, _)| bounded(*kind)) {
+            return Ok(Ok(Self { any: true, ..Self::default() }));
         }
-        if others.has(Kinds::NUMBER) && !is_free && !texts.is_empty() {
-            return Err(refused("a number beside a string that is held to something cannot be told from it in a call"));
+        if held.is_empty() {
+            return Ok(Err(impossible.unwrap_or_else(|| refused("no string is of it that can stand in a call"))));
         }
-        // What could be read as another value is that, of its own schema.
-        let excluded =
-            LOOKS.iter().filter(|(kind, _)| expected.kinds.has(*kind) && (bounded(*kind) || others.has(*kind)));
-        let excluded: String = excluded.map(|(_, look)| format!(" & ~{look}")).collect();
-        let is_doubtful = others == Kinds::NONE && texts.iter().all(|text| text.is_doubtful);
-        let texts = texts.iter().map(|text| text.terminal(&excluded)).collect();
-        Ok(Self { texts, is_doubtful, ..Self::default() })
+        let mut texts: Vec<String> = held.iter().map(|text| text.terminal(&looks)).collect();
+        for (kind, text) in SCALARS {
+            if others.has(kind) && (if kind == Kinds::NUMBER { numbers_are_free } else { is_free(kind) }) {
+                texts.push(format!("/{text}/ CLOSE"));
+                *others = others.without(kind);
+                if kind == Kinds::NUMBER {
+                    *others = others.without(Kinds::INTEGER);
+                }
+            }
+        }
+        Ok(Ok(Self { texts, ..Self::default() }))
+    }
+
+    /// Its JSON and a plainer one, in Lark.
+    pub(super) fn json(&self) -> Option<(String, String)> {
+        let schema = self.json.as_ref()?;
+        let plainer = schema::prepare(&json!({"type": self.plainer.names()})).ok()?;
+        Some((format!("%json {schema} CLOSE"), format!("%json {plainer} CLOSE")))
     }
 
     /// Whether a compiler may refuse it.
@@ -199,25 +281,40 @@ fn is_text(text: &str) -> bool {
                 == format!("{{\"x\":{string},\"y\":\"\"}}")
 }
 
-/// The schema of the values of these kinds, with what it may refer to, ready for its compiler. Beside a string a whole
-/// number is of those that are written in one way only.
-fn json_of(schema: &Value, root: &Value, kinds: Kinds, beside: bool) -> Result<Value, GrammarError> {
+/// Whether an error is that no value satisfies a schema.
+pub(super) fn says_nothing(error: &GrammarError) -> bool {
+    matches!(error, GrammarError::Refused(reason) | GrammarError::Parameter { reason, .. }
+        if reason.contains("no value satisfies") || reason.contains("nsatisfiable"))
+}
+
+/// The schema of the values of these kinds, of `all` that there are, with what it may refer to, ready for its compiler. Beside
+/// a string a whole number is of those that are written in one way only.
+fn json_of(
+    schema: &Value,
+    root: &Value,
+    kinds: Kinds,
+    all: Kinds,
+    expected: &Expected,
+    latitude: &Latitude<'_>,
+    path: &str,
+) -> Result<Value, GrammarError> {
+    let beside = expected.kinds.has(Kinds::STRING);
     let mut parts = vec![schema.clone()];
-    if beside {
+    if kinds != all {
         parts.push(json!({"type": kinds.names()}));
-        if kinds.has(Kinds::INTEGER) && !kinds.has(Kinds::NUMBER) {
-            // None of them is -0.
-            parts.push(json!({"anyOf": [{"minimum": 0, "maximum": LARGEST}, {"minimum": -LARGEST, "maximum": -1}]}));
-        }
+    }
+    if beside && kinds.has(Kinds::INTEGER) && !kinds.has(Kinds::NUMBER) {
+        // None of them is -0.
+        parts.push(json!({"anyOf": [{"minimum": 0, "maximum": LARGEST}, {"minimum": -LARGEST, "maximum": -1}]}));
     }
     let mut alone = match parts.as_slice() {
         [Value::Object(map)] => map.clone(),
         _ => Map::from_iter([("allOf".to_owned(), Value::Array(parts))]),
     };
-    // One that passes over what it cannot follow would loosen it.
-    alone.shift_remove(schema::OPTIONS);
     for (name, defined) in definitions::reached(schema, root)? {
         alone.insert(name.into(), Value::Object(defined));
     }
-    schema::prepare(&Value::Object(alone))
+    let mut alone = Value::Object(alone);
+    json_text::fit(&mut alone, false, latitude, path)?;
+    schema::prepare(&alone)
 }

@@ -20,7 +20,7 @@ const SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
 pub(super) const OPTIONS: &str = "x-guidance";
 
 /// Keywords whose value is a schema.
-const ONE: [&str; 11] = [
+pub(super) const ONE: [&str; 11] = [
     "additionalItems",
     "additionalProperties",
     "contains",
@@ -34,9 +34,9 @@ const ONE: [&str; 11] = [
     "unevaluatedProperties",
 ];
 /// Keywords whose value is an array of schemas.
-const SEVERAL: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
+pub(super) const SEVERAL: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
 /// Keywords whose value is an object of schemas.
-const NAMED: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
+pub(super) const NAMED: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
 
 /// The schema to compile.
 pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
@@ -45,15 +45,21 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     }
     check_schema(schema)?;
     check_numbers(schema)?;
-    if !Endings::of(schema).ends(schema) {
-        return Err(refused("no value satisfies the schema: it requires itself within itself, without end"));
-    }
+    check_ending(schema)?;
     let mut ready = schema.clone();
     simplify(&mut ready, &Comparison::new(schema));
     if let Some(map) = ready.as_object_mut() {
         map.entry(OPTIONS).or_insert_with(options);
     }
     Ok(ready)
+}
+
+/// Refuses what no finite value satisfies.
+pub(super) fn check_ending(schema: &Value) -> Result<(), GrammarError> {
+    if Endings::of(schema).ends(schema) {
+        return Ok(());
+    }
+    Err(refused("no value satisfies the schema: it requires itself within itself, without end"))
 }
 
 /// Refuses what lists a number that the compiler, to which all are floats, would put another in the place of.
@@ -95,12 +101,13 @@ fn options() -> Value {
 /// Takes out what means nothing, says types by JSON Schema's names, and `oneOf` as `anyOf` where it is the same.
 fn simplify(schema: &mut Value, comparison: &Comparison<'_>) {
     let Some(map) = schema.as_object_mut() else { return };
-    if let Some(Value::String(name)) = map.get("type")
-        && let named = Kinds::named(name)
-        && named != Kinds::ANY
-        && let [only] = named.names()[..]
-    {
-        map.insert("type".into(), only.into());
+    let types = map.get("type").map(|kind| kind.as_array().map_or(std::slice::from_ref(kind), Vec::as_slice));
+    if let Some(kinds) = types.and_then(kinds_of) {
+        let names = kinds.names();
+        map.insert("type".into(), if let [only] = names[..] { only.into() } else { json!(names) });
+    }
+    if map.shift_remove("nullable") == Some(Value::Bool(true)) {
+        allow_null(map);
     }
     if map.get("format").and_then(Value::as_str).is_some_and(|format| !FORMATS.contains(&format)) {
         map.shift_remove("format");
@@ -131,6 +138,24 @@ fn simplify(schema: &mut Value, comparison: &Comparison<'_>) {
             _ => {}
         }
     }
+}
+
+/// What OpenAPI says by `nullable`, where the schema says its type itself.
+fn allow_null(map: &mut Map<String, Value>) {
+    let Some(declared) = map.get("type").cloned() else { return };
+    let mut types = if let Value::Array(types) = declared { types } else { vec![declared] };
+    types.push("null".into());
+    map.insert("type".into(), types.into());
+    if let Some(values) = map.get_mut("enum").and_then(Value::as_array_mut) {
+        values.push(Value::Null);
+    }
+}
+
+/// The kinds that all of these names are known to name.
+pub(super) fn kinds_of(names: &[Value]) -> Option<Kinds> {
+    let kinds: Option<Vec<Kinds>> =
+        names.iter().map(|name| name.as_str().map(Kinds::named).filter(|kinds| *kinds != Kinds::ANY)).collect();
+    Some(kinds?.into_iter().fold(Kinds::NONE, Kinds::with)).filter(|kinds| *kinds != Kinds::NONE)
 }
 
 /// Which of the schemas that are referred to some finite value could satisfy, as far as their references go: the least such

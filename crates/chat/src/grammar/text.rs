@@ -5,9 +5,11 @@
 //! is not allowed, and neither is a line `</parameter>` before one that begins with `<`, which would be the value's end. A
 //! text that is held to something has no such tags in it.
 
+use llguidance::derivre::RegexAst;
 use serde_json::Value;
 
 use super::branches::Branch;
+use super::latitude::Latitude;
 use super::reason::refused;
 use super::{GrammarError, formats, lark_string, pattern};
 
@@ -34,9 +36,12 @@ text: ((quote quoted | empty) (quote_next quoted | empty_next)*)? last
 
 /// What no text has in it that is held to something.
 const TAGS: [&str; 3] = ["</parameter>", "</tool_call>", "<function="];
-/// The largest length that a text is held to: each character takes some twenty states of a lexer that may have
-/// [so many](super::MOST_LEXER_STATES).
+/// What ends a text.
+const CLOSE: &str = "\n</parameter>\n<";
+/// The largest length that is counted together with an expression.
 const LONGEST: u64 = 1000;
+/// States of a lexer for each character of a length, and besides. A test counts them.
+const STATES: (usize, usize) = (48, 100);
 
 /// What a text must be.
 #[derive(Debug, Default, PartialEq)]
@@ -47,17 +52,15 @@ pub(super) struct Text {
     expressions: Vec<String>,
     least: u64,
     most: Option<u64>,
-    /// Whether it takes a compiler to tell if there is such a text.
-    pub(super) is_doubtful: bool,
 }
 
 impl Text {
     /// What a schema says of texts.
+    ///
+    /// # Errors
+    /// If no text is of it.
     pub(super) fn of(branch: &Branch<'_>) -> Result<Self, GrammarError> {
         let mut text = Self::default();
-        if let Some(name) = ["not", "if"].into_iter().find(|name| branch.each(name).next().is_some()) {
-            return Err(refused(format!("the schema has keywords that are not supported: \"{name}\"")));
-        }
         for list in branch.listed() {
             let listed = |known: &String| list.iter().any(|value| value.as_str() == Some(known));
             let all = || list.iter().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -73,18 +76,10 @@ impl Text {
             let most = length(value, "maxLength")?;
             text.most = Some(text.most.map_or(most, |known| known.min(most)));
         }
-        for value in branch.each("pattern") {
-            let pattern = value.as_str().ok_or_else(|| refused("pattern must be a string"))?;
+        for pattern in branch.each("pattern").filter_map(Value::as_str) {
             text.expressions.push(pattern::anywhere(pattern)?);
-            text.is_doubtful = true;
         }
-        for value in branch.each("format") {
-            let format = value.as_str().ok_or_else(|| refused("format must be a string"))?;
-            if let Some(expression) = formats::expression(format) {
-                text.is_doubtful |= text.least > 0 || text.most.is_some() || !text.expressions.is_empty();
-                text.expressions.push(expression);
-            }
-        }
+        text.expressions.extend(branch.each("format").filter_map(Value::as_str).filter_map(formats::expression));
         text.check()?;
         Ok(text)
     }
@@ -100,13 +95,65 @@ impl Text {
             if choices.is_empty() {
                 return Err(refused("none of the values that are listed is one"));
             }
-        } else if let Some((name, value)) =
-            [("minLength", Some(least)), ("maxLength", self.most)].into_iter().find(|(_, value)| *value > Some(LONGEST))
-        {
-            let value = value.unwrap_or_default();
-            return Err(refused(format!("{name} is {value}; a string in a call is held to {LONGEST} at most")));
+            (self.least, self.most) = (0, None);
         }
         Ok(())
+    }
+
+    /// Leaves out what takes more states than there are left. Returns whether any text is left.
+    ///
+    /// # Errors
+    /// If something would have to be left out, and may not be.
+    pub(super) fn fit(&mut self, looks: &[&str], latitude: &Latitude<'_>, path: &str) -> Result<bool, GrammarError> {
+        loop {
+            let length = self.most.unwrap_or(0).max(self.least);
+            let is_held = length > 0 || self.most.is_some();
+            let key = self.terminal(looks);
+            let fits = if self.expressions.is_empty() && (looks.is_empty() || !is_held) {
+                let each = usize::try_from(length).unwrap_or(usize::MAX).saturating_mul(STATES.0);
+                Some(!is_held || latitude.states.take(&key, each.saturating_add(STATES.1)))
+            } else if length > LONGEST {
+                // It would not even be worth counting.
+                Some(false)
+            } else {
+                latitude.states.take_counted(&key, &self.ast(looks))
+            };
+            match fits {
+                None => return Ok(false),
+                Some(true) => return Ok(true),
+                Some(false) if is_held => {
+                    let reason = format!(
+                        "a length of {length} takes more than one reply may, with the other lengths and patterns of the tools"
+                    );
+                    latitude.leave_out(path, reason)?;
+                    (self.least, self.most) = (0, None);
+                }
+                Some(false) => {
+                    let reason =
+                        "the pattern takes more than one reply may, with the other lengths and patterns of the tools";
+                    latitude.leave_out(path, reason)?;
+                    self.expressions.clear();
+                }
+            }
+        }
+    }
+
+    /// It with its end, as the lexer is made of it.
+    fn ast(&self, looks: &[&str]) -> RegexAst {
+        let expression = |text: &str| RegexAst::Regex(text.to_owned());
+        let mut parts: Vec<RegexAst> = self.expressions.iter().map(|text| expression(text)).collect();
+        if let Some(choices) = &self.choices {
+            parts.push(RegexAst::Or(choices.iter().map(|choice| RegexAst::Literal(choice.clone())).collect()));
+        }
+        parts.extend(self.lengths().as_deref().map(expression));
+        parts.push(expression(&without(&TAGS)));
+        parts.extend(looks.iter().map(|look| RegexAst::Not(Box::new(expression(look)))));
+        RegexAst::Concat(vec![RegexAst::And(parts), RegexAst::Literal(CLOSE.into())])
+    }
+
+    fn lengths(&self) -> Option<String> {
+        let most = self.most.map(|most| most.to_string()).unwrap_or_default();
+        (self.least > 0 || self.most.is_some()).then(|| format!("(?s:.{{{},{most}}})", self.least))
     }
 
     /// Whether any text will do.
@@ -121,22 +168,17 @@ impl Text {
         !choices.is_empty()
     }
 
-    /// It with its end, in Lark, and none of the texts that are `excluded`.
-    pub(super) fn terminal(&self, excluded: &str) -> String {
+    /// It with its end, in Lark, and none of the texts that look so.
+    pub(super) fn terminal(&self, looks: &[&str]) -> String {
         let mut parts: Vec<String> = self.expressions.iter().map(|expression| format!("/{expression}/")).collect();
-        match &self.choices {
-            Some(choices) => {
-                let choices: Vec<String> = choices.iter().map(|choice| lark_string(choice)).collect();
-                parts.push(format!("({})", choices.join(" | ")));
-            }
-            None if self.least > 0 || self.most.is_some() => {
-                let most = self.most.map(|most| most.to_string()).unwrap_or_default();
-                parts.push(format!("/(?s:.{{{},{most}}})/", self.least));
-            }
-            None => {}
+        if let Some(choices) = &self.choices {
+            let choices: Vec<String> = choices.iter().map(|choice| lark_string(choice)).collect();
+            parts.push(format!("({})", choices.join(" | ")));
         }
+        parts.extend(self.lengths().map(|expression| format!("/{expression}/")));
         parts.push(format!("/{}/", without(&TAGS)));
-        format!("({}{excluded}) CLOSE", parts.join(" & "))
+        parts.extend(looks.iter().map(|look| format!("~/{look}/")));
+        format!("({}) CLOSE", parts.join(" & "))
     }
 }
 
@@ -163,7 +205,7 @@ fn other_than(first: &str, words: &[&str]) -> String {
 }
 
 /// A length, which may be written as a float.
-fn length(value: &Value, name: &str) -> Result<u64, GrammarError> {
+pub(super) fn length(value: &Value, name: &str) -> Result<u64, GrammarError> {
     let whole = value.as_f64().filter(|length| length.fract() == 0.0 && (0.0..=9e15).contains(length));
     let length = value.as_u64().or_else(|| whole.map(|length| length as u64));
     length.ok_or_else(|| refused(format!("{name} must be a whole number that is not negative, not {value}")))
@@ -173,7 +215,18 @@ fn length(value: &Value, name: &str) -> Result<u64, GrammarError> {
 mod tests {
     use regex::Regex;
 
-    use super::{TAGS, without};
+    use super::{STATES, TAGS, Text, without};
+    use crate::grammar::states::{Measure, measure};
+
+    #[test]
+    fn lengths_take_no_more_states_than_is_said() {
+        for (least, most) in [(0, Some(20)), (0, Some(50)), (50, None), (20, Some(60)), (200, Some(200))] {
+            let text = Text { least, most, ..Text::default() };
+            let bound = most.unwrap_or(least) as usize * STATES.0 + STATES.1;
+            let Measure::States(count) = measure(&text.ast(&[]), 2 * bound) else { panic!("{least} {most:?}") };
+            assert!((bound / 3..=bound).contains(&count), "{least} {most:?}: {count}");
+        }
+    }
 
     #[test]
     fn texts_without_tags() {

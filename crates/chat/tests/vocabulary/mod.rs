@@ -120,6 +120,8 @@ pub(crate) fn schemas() -> impl Strategy<Value = Value> {
             .prop_map(|(low, more)| json!({"type": "integer", "minimum": low, "maximum": low + more})),
         Just(json!({"type": "number", "minimum": 0, "exclusiveMaximum": 1})),
         Just(json!({"type": ["boolean", "null"]})),
+        (1u32..40, prop::sample::select(vec!["null", "boolean", "integer", "number"]))
+            .prop_map(|(most, other)| json!({"type": ["string", other], "maxLength": most})),
         Just(json!({"enum": ["a \"quoted\" word", "é🦔", 3, null, false]})),
         Just(json!({"const": {"a": [1, "x"]}})),
     ];

@@ -27,7 +27,7 @@ pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiE
     let mut shown = HashSet::new();
     let mut elsewhere = Vec::new();
     let mut searched_elsewhere = false;
-    let mut paths = HashMap::new();
+    let (mut paths, mut strict) = (HashMap::new(), HashSet::new());
     for (index, tool) in request.array("tools")?.unwrap_or_default().iter().enumerate() {
         let tool = Fields::of(tool, &format!("tools[{index}]"))?;
         match definition(&tool)? {
@@ -35,6 +35,9 @@ pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiE
                 let later = tool.boolean("defer_loading")?.unwrap_or(false);
                 let names = if later { &mut deferred } else { &mut shown };
                 names.insert(name_of(&definition).to_owned());
+                if tool.boolean("strict")? == Some(true) && !paths.contains_key(name_of(&definition)) {
+                    strict.insert(name_of(&definition).to_owned());
+                }
                 paths.entry(name_of(&definition).to_owned()).or_insert(tool.path("input_schema"));
                 definitions.push(definition);
             }
@@ -50,8 +53,9 @@ pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiE
     let Changes { defined, first, withdrawn, offered, .. } = changes;
     for name in defined.iter().map(name_of) {
         paths.remove(name);
+        strict.remove(name);
     }
-    let mut tools = Tools { definitions, deferred, later: defined, withdrawn, paths, ..Tools::default() };
+    let mut tools = Tools { definitions, deferred, later: defined, withdrawn, paths, strict, ..Tools::default() };
     check_offered(&offered, &tools, &elsewhere)?;
     let (choice, parallel) = read_choice(request, &tools, &elsewhere)?;
     if tools.callable().next().is_none() && !elsewhere.is_empty() && choice != Choice::None {

@@ -12,7 +12,7 @@ use crate::fields::{self, Fields};
 use crate::responses::custom::PARAMETER;
 use crate::tools::{Choice, Tools, check_name};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Tools that the server of OpenAI's API runs itself, or that are of no use without one that does.
 const HOSTED: [&str; 14] = [
@@ -72,8 +72,8 @@ pub(crate) fn read(request: &Fields<'_>, more: &[(&Value, String)]) -> Result<(T
     }
     let choice = reader.choice(request)?;
     let parallel = request.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let Reader { definitions, functions, paths } = reader;
-    Ok((Tools { definitions, choice, parallel, paths, ..Tools::default() }, Functions(functions)))
+    let Reader { definitions, functions, paths, strict } = reader;
+    Ok((Tools { definitions, choice, parallel, paths, strict, ..Tools::default() }, Functions(functions)))
 }
 
 #[derive(Default)]
@@ -82,6 +82,8 @@ struct Reader {
     functions: HashMap<String, Function>,
     /// Where each has its parameters.
     paths: HashMap<String, String>,
+    /// Those that are to be followed to the letter.
+    strict: HashSet<String>,
 }
 
 impl Reader {
@@ -125,6 +127,9 @@ impl Reader {
     ) -> Result<(), ApiError> {
         let name = check_name(tool)?;
         let shown = shown_name(namespace, name);
+        if tool.boolean("strict")? == Some(true) && !self.paths.contains_key(&shown) {
+            self.strict.insert(shown.clone());
+        }
         self.paths.entry(shown.clone()).or_insert(tool.path("parameters"));
         let mut function = json!({"name": shown});
         if let Some(description) = description {

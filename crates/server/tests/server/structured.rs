@@ -164,15 +164,20 @@ fn a_forced_call_is_held_to_every_keyword() {
 /// On every endpoint, with the place that the client knows it by.
 #[test]
 fn a_parameter_that_no_call_can_be_held_to_is_a_400_that_names_it() {
-    for (schema, reason) in [
-        (json!({"type": "string", "minLength": 5, "maxLength": 2}), "minLength (5) is greater than maxLength (2)."),
-        (json!({"type": "string", "enum": [1, 2]}), "no value is of all the types"),
-        (json!({"type": "string", "const": "a\n</parameter>\n</function>"}), "can stand in a call"),
-        (json!({"type": "array", "items": {}, "uniqueItems": true}), "uniqueItems"),
+    for (schema, strict, reason) in [
+        (
+            json!({"type": "string", "minLength": 5, "maxLength": 2}),
+            false,
+            "minLength (5) is greater than maxLength (2).",
+        ),
+        (json!({"type": "string", "enum": [1, 2]}), false, "no value is of all the types"),
+        (json!({"type": "string", "const": "a\n</parameter>\n</function>"}), false, "can stand in a call"),
+        (json!({"type": "array", "items": {}, "uniqueItems": true}), true, "uniqueItems"),
     ] {
         let parameters = json!({"type": "object", "properties": {"ok": {"type": "string"}, "odd": schema}});
-        let flat = json!({"type": "function", "name": "f", "parameters": parameters});
-        let function = json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
+        let flat = json!({"type": "function", "name": "f", "parameters": parameters, "strict": strict});
+        let function =
+            json!({"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}});
         let messages = json!([{"role": "user", "content": "Hi"}]);
         let said = |path: &str, message: &str| {
             let begin = format!("'{path}' cannot bind a call: ");
@@ -194,7 +199,7 @@ fn a_parameter_that_no_call_can_be_held_to_is_a_400_that_names_it() {
         assert_eq!(param, path);
         said(path, &message);
         let request = json!({"model": "lily", "max_tokens": 9, "messages": messages, "tool_choice": {"type": "any"},
-            "tools": [{"name": "f", "input_schema": parameters}]});
+            "tools": [{"name": "f", "input_schema": parameters, "strict": strict}]});
         let refused = post(model(), "/v1/messages", &request);
         assert_eq!(refused.status, 400, "{}", refused.text());
         let path = "tools[0].input_schema.properties.odd";
@@ -202,6 +207,26 @@ fn a_parameter_that_no_call_can_be_held_to_is_a_400_that_names_it() {
             path,
             refused.json()["error"]["message"].as_str().expect("a message").trim_start_matches(&format!("{path}: ")),
         );
+    }
+}
+
+/// The same on every endpoint: without `strict` a keyword that no grammar can say binds nothing.
+#[test]
+fn a_function_that_is_not_strict_can_be_called_all_the_same() {
+    let parameters = json!({"type": "object", "required": ["x"],
+        "properties": {"x": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2, "uniqueItems": true}}});
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    for strict in [json!(false), Value::Null] {
+        let flat = json!({"type": "function", "name": "f", "parameters": parameters, "strict": strict});
+        let function =
+            json!({"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}});
+        let request = json!({"messages": messages, "max_tokens": 2, "tools": [function], "tool_choice": "required"});
+        chat(model(), &request).ok();
+        let request = json!({"input": "Hi", "max_output_tokens": 16, "tools": [flat], "tool_choice": "required"});
+        post(model(), "/v1/responses", &request).ok();
+        let request = json!({"model": "lily", "max_tokens": 2, "messages": messages, "tool_choice": {"type": "any"},
+            "tools": [{"name": "f", "input_schema": parameters, "strict": strict}]});
+        post(model(), "/v1/messages", &request).ok();
     }
 }
 

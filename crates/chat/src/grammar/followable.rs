@@ -1,0 +1,250 @@
+//! A function's parameters as the grammar can follow them: what it has no words for is [left out](Latitude), and what can be
+//! said in JSON Schema's plainest words is said in them.
+
+use std::cell::{Cell, RefCell};
+
+use serde_json::{Map, Value, json};
+
+use super::latitude::Latitude;
+use super::one_of::Comparison;
+use super::reason::refused;
+use super::schema::{NAMED, ONE, OPTIONS, SEVERAL, kinds_of};
+use super::{GrammarError, pattern, text};
+use crate::tools::target;
+
+/// Schemas that one function may come to, each definition where it is referred to as a whole or in part.
+const MOST: usize = 50_000;
+/// Keywords that bind and that no grammar can express.
+const UNKNOWN: [&str; 12] = [
+    "$dynamicRef",
+    "$recursiveRef",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "if",
+    "not",
+    "propertyNames",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "uniqueItems",
+];
+/// Keywords that bind nothing by themselves, or whose part is taken by others here.
+const IDLE: [&str; 15] = [
+    "$anchor",
+    "$defs",
+    "$dynamicAnchor",
+    "$id",
+    "$recursiveAnchor",
+    "$schema",
+    "default",
+    "definitions",
+    "else",
+    "examples",
+    "id",
+    "maxContains",
+    "minContains",
+    "then",
+    OPTIONS,
+];
+/// Keywords whose value is a number.
+const NUMBERS: [&str; 5] = ["exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
+/// Keywords whose value is a count.
+const COUNTS: [&str; 6] = ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
+
+/// The parameters' schema. All that it refers to is in its `$defs`.
+///
+/// # Errors
+/// [`GrammarError::Parameter`] where the function is strict and has a keyword that cannot be followed;
+/// [`GrammarError::Refused`] if there is too much of it.
+pub(super) fn followable(root: &Value, latitude: &Latitude<'_>) -> Result<Value, GrammarError> {
+    let rewriting = Rewriting {
+        root,
+        latitude,
+        comparison: Comparison::new(root),
+        references: RefCell::default(),
+        left: Cell::new(MOST),
+    };
+    let mut whole = rewriting.schema(root, "")?;
+    let mut definitions = Map::new();
+    // Each may refer to more.
+    loop {
+        let index = definitions.len();
+        let Some(reference) = rewriting.references.borrow().get(index).cloned() else { break };
+        let part = target(root, &reference).unwrap_or(&Value::Bool(true));
+        let path = reference.trim_start_matches(['#', '/']).replace('/', ".");
+        definitions.insert(name(index), rewriting.schema(part, &path)?);
+    }
+    if let Some(map) = whole.as_object_mut().filter(|_| !definitions.is_empty()) {
+        map.insert("$defs".into(), definitions.into());
+    }
+    Ok(whole)
+}
+
+/// What the definition is called that the reference of this index leads to.
+fn name(index: usize) -> String {
+    format!("d{index}")
+}
+
+struct Rewriting<'r> {
+    root: &'r Value,
+    latitude: &'r Latitude<'r>,
+    comparison: Comparison<'r>,
+    references: RefCell<Vec<String>>,
+    left: Cell<usize>,
+}
+
+impl Rewriting<'_> {
+    fn schema(&self, schema: &Value, path: &str) -> Result<Value, GrammarError> {
+        let left = self.left.get().checked_sub(1).ok_or_else(|| {
+            refused(format!("with what it refers to it comes to over {MOST} schemas, the most that are taken"))
+        })?;
+        self.left.set(left);
+        let Some(map) = schema.as_object() else {
+            if !schema.is_boolean() {
+                self.latitude.leave_out(path, "a schema must be an object or a boolean")?;
+            }
+            return Ok(Value::Bool(schema != &Value::Bool(false)));
+        };
+        let mut ready = Map::new();
+        for (keyword, value) in map {
+            if let Some(value) = self.keyword(map, keyword, value, path)? {
+                ready.insert(keyword.clone(), value);
+            }
+        }
+        plain_items(&mut ready);
+        if is_closed(map) {
+            ready.insert("additionalProperties".into(), false.into());
+        }
+        if let Some(options) = ready.shift_remove("oneOf") {
+            // Those that exclude each other, or could not be told to.
+            if ready.contains_key("anyOf") {
+                let all = ready.entry("allOf").or_insert_with(|| json!([]));
+                all.as_array_mut().into_iter().for_each(|all| all.push(json!({"anyOf": options})));
+            } else {
+                ready.insert("anyOf".into(), options);
+            }
+        }
+        // As the parser of calls reads it. The parameters themselves are never null.
+        if ready.shift_remove("nullable") == Some(Value::Bool(true)) && !path.is_empty() {
+            return Ok(json!({"anyOf": [ready, {"type": "null"}]}));
+        }
+        Ok(Value::Object(ready))
+    }
+
+    /// What takes a keyword's place; `None` if nothing does.
+    fn keyword(
+        &self,
+        map: &Map<String, Value>,
+        keyword: &str,
+        value: &Value,
+        path: &str,
+    ) -> Result<Option<Value>, GrammarError> {
+        let without = |reason: String| self.latitude.leave_out(path, reason).map(|()| None);
+        let inner = |more: &str| if path.is_empty() { more.to_owned() } else { format!("{path}.{more}") };
+        let says_something = match keyword {
+            "uniqueItems" => value != &Value::Bool(false),
+            // A name is a string.
+            "propertyNames" => ![json!(true), json!({}), json!({"type": "string"})].contains(value),
+            "unevaluatedProperties" => value != &Value::Bool(true) && !is_closed(map),
+            _ => UNKNOWN.contains(&keyword),
+        };
+        if says_something {
+            return without(format!("the schema has keywords that are not supported: \"{keyword}\""));
+        }
+        if UNKNOWN.contains(&keyword) || IDLE.contains(&keyword) {
+            return Ok(None);
+        }
+        match keyword {
+            "$ref" => {
+                let Some(reference) = value.as_str().filter(|reference| target(self.root, reference).is_some()) else {
+                    return without(format!("there is no {value}"));
+                };
+                let mut references = self.references.borrow_mut();
+                let known = references.iter().position(|known| known == reference);
+                let index = known.unwrap_or_else(|| {
+                    references.push(reference.to_owned());
+                    references.len() - 1
+                });
+                return Ok(Some(format!("#/$defs/{}", name(index)).into()));
+            }
+            "type" => {
+                let names = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+                let Some(kinds) = kinds_of(names) else { return without(format!("{value} is no type")) };
+                return Ok(Some(match kinds.names().as_slice() {
+                    [only] => (*only).into(),
+                    names => json!(names),
+                }));
+            }
+            "pattern" => {
+                let expression = value.as_str().ok_or_else(|| refused("pattern must be a string"));
+                if let Err(error) = expression.and_then(pattern::anywhere) {
+                    return without(error.to_string());
+                }
+            }
+            "format" if !value.is_string() => return without("format must be a string".into()),
+            "oneOf" if value.as_array().is_some_and(|options| !self.comparison.exclusive(options)) => {
+                let reason = "oneOf is supported only where no value can be of two of its schemas";
+                self.latitude.leave_out(path, reason)?;
+            }
+            // As older drafts have it: whether the other bound is allowed itself.
+            "exclusiveMaximum" | "exclusiveMinimum" if value.is_boolean() => {
+                let bound = if keyword == "exclusiveMaximum" { "maximum" } else { "minimum" };
+                let bound = map.get(bound).filter(|bound| value == &Value::Bool(true) && bound.is_number());
+                return Ok(bound.cloned());
+            }
+            "required" if !value.as_array().is_some_and(|names| names.iter().all(Value::is_string)) => {
+                return without("required must be an array of strings".into());
+            }
+            "enum" if !value.is_array() => return without("enum must be an array".into()),
+            _ if NUMBERS.contains(&keyword) && !value.is_number() => {
+                return without(format!("{keyword} must be a number"));
+            }
+            _ if COUNTS.contains(&keyword) => {
+                if let Err(error) = text::length(value, keyword) {
+                    return without(error.to_string());
+                }
+            }
+            _ => {}
+        }
+        let several = |values: &Vec<Value>| {
+            let each = values.iter().enumerate().map(|(index, part)| {
+                let path = if keyword == "allOf" { path.to_owned() } else { inner(&format!("{keyword}.{index}")) };
+                self.schema(part, &path)
+            });
+            each.collect::<Result<Vec<_>, _>>()
+        };
+        Ok(Some(match value {
+            Value::Array(values) if SEVERAL.contains(&keyword) => several(values)?.into(),
+            Value::Object(parts) if NAMED.contains(&keyword) => {
+                let each = parts
+                    .iter()
+                    .map(|(name, part)| Ok((name.clone(), self.schema(part, &inner(&format!("{keyword}.{name}")))?)));
+                Value::Object(each.collect::<Result<_, GrammarError>>()?)
+            }
+            _ if ONE.contains(&keyword) => self.schema(value, &inner(keyword))?,
+            _ if NAMED.contains(&keyword) => return without(format!("{keyword} must be an object")),
+            _ if SEVERAL.contains(&keyword) => return without(format!("{keyword} must be an array")),
+            other => other.clone(),
+        }))
+    }
+}
+
+/// Whether the properties of an object that is composed of nothing are all there are.
+fn is_closed(map: &Map<String, Value>) -> bool {
+    let composed = ["$ref", "additionalProperties", "allOf", "anyOf", "if", "oneOf", "patternProperties"];
+    map.get("unevaluatedProperties") == Some(&Value::Bool(false))
+        && !composed.iter().any(|name| map.contains_key(*name))
+}
+
+/// `items` that are a list, as older drafts have the first items.
+fn plain_items(map: &mut Map<String, Value>) {
+    if map.get("items").is_some_and(Value::is_array)
+        && let Some(first) = map.shift_remove("items")
+    {
+        map.insert("prefixItems".into(), first);
+        if let Some(others) = map.shift_remove("additionalItems") {
+            map.insert("items".into(), others);
+        }
+    }
+}
