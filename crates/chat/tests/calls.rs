@@ -198,6 +198,14 @@ fn what_a_grammar_cannot_say_is_left_out_unless_the_function_is_strict() {
         (json!({"type": "any"}), "", "no type", vec!["a", "1"], vec![]),
         (json!({"type": ["integer", "file"]}), "", "no type", vec!["a", "1"], vec![]),
         (json!({"$ref": "#/properties/x"}), "", "levels deep", vec!["a"], vec![]),
+        // What only llguidance's compiler finds: of it the types stay.
+        (
+            json!({"type": "object", "properties": {"a": {"type": "number", "multipleOf": 1e-12}}}),
+            "",
+            "multipleOf",
+            vec!["{\"a\": 1}"],
+            vec!["[]", "a"],
+        ),
     ] {
         let parameters = json!({"properties": {"y": {"type": "string"}, "x": schema}});
         let (path, given) = refusal(&parameters, true);
@@ -326,6 +334,11 @@ fn no_reply_dies_midway() {
             takes(vocabulary, &grammar, &texts, &[], &schema);
         }
     }
+    // Within JSON as well.
+    let schema = json!({"type": "array", "items": {"type": "string", "maxLength": 2000}});
+    let grammar = of(real(), &json!({"properties": {"x": schema}}), true).expect("it fits");
+    let texts = [2000, 2001].map(|count| json!([cut(count)]).to_string());
+    takes(real(), &grammar, &[&texts[0]], &[&texts[1]], &schema);
     let text = |length: usize| json!({"type": "string", "maxLength": length});
     let two = json!({"properties": {"a": text(600), "b": text(599), "c": {"type": "array", "items": text(598)}}, "required": ["a", "b"]});
     let (path, reason) = refusal(&two, true);

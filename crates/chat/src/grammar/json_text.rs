@@ -9,6 +9,8 @@ use super::{GrammarError, formats, pattern, text};
 
 /// States of a lexer for each character of a length, and besides. A test counts them.
 const STATES: (usize, usize) = (18, 100);
+/// How many times as many they may be where others say something of the same string, which is not counted together.
+const COMPOSED: usize = 16;
 /// The largest length that is counted together with an expression.
 const LONGEST: u64 = 1000;
 /// Schemas whose values are not within the value of what has them.
@@ -48,8 +50,10 @@ fn fit_one(map: &mut Map<String, Value>, latitude: &Latitude<'_>, path: &str) ->
     expressions.extend(map.get("pattern").and_then(Value::as_str).and_then(|text| pattern::anywhere(text).ok()));
     expressions.extend(map.get("format").and_then(Value::as_str).and_then(formats::expression));
     let key = format!("{:?}", (least, most, &expressions));
+    let composed = map.contains_key("$ref") || OWN.iter().any(|name| map.contains_key(*name));
     let fits = if expressions.is_empty() {
         let each = usize::try_from(longest).unwrap_or(usize::MAX).saturating_mul(STATES.0);
+        let each = if composed { each.saturating_mul(COMPOSED) } else { each };
         longest == 0 || latitude.states.take(&key, each.saturating_add(STATES.1))
     } else {
         // What is empty the compiler says better.

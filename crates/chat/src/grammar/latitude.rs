@@ -51,6 +51,9 @@ impl States {
             return Some(true);
         }
         let most = self.left.get().min(self.to_count.get());
+        if most == 0 {
+            return Some(false);
+        }
         let measured = measure(expression, most);
         let counted = if let Measure::States(count) = measured { count } else { most };
         self.to_count.set(self.to_count.get().saturating_sub(counted));
@@ -84,5 +87,36 @@ impl Latitude<'_> {
 
     pub(super) fn refusal(&self, path: &str, reason: impl Display) -> GrammarError {
         GrammarError::Parameter { function: self.function.into(), path: path.into(), reason: reason.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use llguidance::derivre::RegexAst;
+
+    use super::{MOST_LEXER_STATES, States};
+
+    #[test]
+    fn no_more_states_are_given_away_than_there_are() {
+        let states = States::default();
+        assert!(states.take("a", MOST_LEXER_STATES / 2));
+        assert!(states.take("a", MOST_LEXER_STATES / 2), "it has them already");
+        assert!(!states.take("b", MOST_LEXER_STATES / 2));
+        assert_eq!(states.take_counted("c", &RegexAst::Regex("[a-z]{100}".into())), Some(true));
+        assert_eq!(states.take_counted("d", &RegexAst::NoMatch), None);
+    }
+
+    /// A request of nothing but such expressions takes no longer than a few of them.
+    #[test]
+    fn counting_comes_to_an_end() {
+        let states = States::default();
+        let hostile = |count: usize| RegexAst::Regex(format!("(?s:.*)e[a-z ]{{{}}}", 40 + count));
+        for count in 0..4 {
+            assert_eq!(states.take_counted(&count.to_string(), &hostile(count)), Some(false));
+        }
+        while states.to_count.get() > 0 {
+            states.take_counted("x", &hostile(0));
+        }
+        assert_eq!(states.take_counted("a", &RegexAst::Regex("a".into())), Some(false));
     }
 }

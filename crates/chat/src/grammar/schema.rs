@@ -101,13 +101,13 @@ fn options() -> Value {
 /// Takes out what means nothing, says types by JSON Schema's names, and `oneOf` as `anyOf` where it is the same.
 fn simplify(schema: &mut Value, comparison: &Comparison<'_>) {
     let Some(map) = schema.as_object_mut() else { return };
+    if map.shift_remove("nullable") == Some(Value::Bool(true)) {
+        allow_null(map);
+    }
     let types = map.get("type").map(|kind| kind.as_array().map_or(std::slice::from_ref(kind), Vec::as_slice));
     if let Some(kinds) = types.and_then(kinds_of) {
         let names = kinds.names();
         map.insert("type".into(), if let [only] = names[..] { only.into() } else { json!(names) });
-    }
-    if map.shift_remove("nullable") == Some(Value::Bool(true)) {
-        allow_null(map);
     }
     if map.get("format").and_then(Value::as_str).is_some_and(|format| !FORMATS.contains(&format)) {
         map.shift_remove("format");
@@ -275,6 +275,14 @@ mod tests {
                 json!({"type": "integer", "items": {"type": "object"}}),
             ),
             (json!({"type": "objekt"}), json!({"type": "objekt"})),
+            (json!({"type": ["str", "null"]}), json!({"type": ["string", "null"]})),
+            (json!({"type": ["integer", "file"]}), json!({"type": ["integer", "file"]})),
+            (json!({"items": {"type": "int", "nullable": true}}), json!({"items": {"type": ["integer", "null"]}})),
+            (
+                json!({"type": "string", "enum": ["a"], "nullable": true}),
+                json!({"type": ["string", "null"], "enum": ["a", null]}),
+            ),
+            (json!({"type": "string", "nullable": false}), json!({"type": "string"})),
             (
                 json!({"items": {"oneOf": [{"type": "string", "format": "x"}, {"type": "null"}]}}),
                 json!({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}),
