@@ -1,6 +1,7 @@
 //! A client's schema made ready for llguidance's compiler, which refuses what it cannot follow: what JSON Schema says means
 //! nothing is taken out first, and what no reply could ever satisfy is refused here.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::{Map, Number, Value, json};
@@ -9,7 +10,7 @@ use super::GrammarError;
 use super::nesting::check_schema;
 use super::one_of::Comparison;
 use super::reason::refused;
-use crate::tools::{Kinds, target};
+use crate::tools::{Kinds, target, unescaped};
 
 /// Formats that are checked. To JSON Schema any other is a note.
 pub(super) const FORMATS: [&str; 10] =
@@ -111,6 +112,12 @@ fn simplify(schema: &mut Value, comparison: &Comparison<'_>) {
     }
     if map.get("format").and_then(Value::as_str).is_some_and(|format| !FORMATS.contains(&format)) {
         map.shift_remove("format");
+    }
+    // To the compiler the reference is a plain path.
+    if let Some(reference) = map.get("$ref").and_then(Value::as_str)
+        && let Some(Cow::Owned(plain)) = unescaped(reference)
+    {
+        map.insert("$ref".into(), plain.into());
     }
     if map.get("uniqueItems") == Some(&Value::Bool(false)) {
         map.shift_remove("uniqueItems");

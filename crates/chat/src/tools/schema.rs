@@ -1,5 +1,6 @@
 //! What the declared JSON schemas say about a parameter.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use serde_json::Value;
@@ -52,7 +53,23 @@ const LONGEST_CHAIN: usize = 32;
 
 /// What a reference within a document refers to. None is followed out of it.
 pub(crate) fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
-    root.pointer(reference.strip_prefix('#')?.trim_end_matches('/'))
+    root.pointer(unescaped(reference)?.strip_prefix('#')?.trim_end_matches('/'))
+}
+
+/// A reference as it is meant: it is part of an address, in which a byte may be written as `%20`. `None` if it is none.
+pub(crate) fn unescaped(reference: &str) -> Option<Cow<'_, str>> {
+    if !reference.contains('%') {
+        return Some(reference.into());
+    }
+    let (mut bytes, mut rest) = (Vec::with_capacity(reference.len()), reference.as_bytes());
+    while let Some((&first, after)) = rest.split_first() {
+        let digits =
+            after.first_chunk::<2>().filter(|digits| first == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
+        let byte = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
 /// Where a chain of references leads: to a schema that is none, or to the last one that can be followed.
@@ -257,6 +274,7 @@ mod tests {
 
     fn kinds(parameter: Value) -> Kinds {
         let definitions = json!({"Text": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"},
+            "My T": {"type": "null"}, "100%": {"type": "boolean"},
             "Tree": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"$ref": "#/$defs/Tree"}]}});
         let parameters = json!({"type": "object", "properties": {"p": parameter}, "$defs": definitions});
         ToolSet::new(&[json!({"function": {"name": "f", "parameters": parameters}})]).expected("f", "p").kinds
@@ -283,6 +301,9 @@ mod tests {
             (json!({"type": "str"}), Kinds::STRING),
             (json!({"type": "INTEGER"}), Kinds::INTEGER),
             (json!({"type": "dict"}), Kinds::OBJECT),
+            (json!({"$ref": "#/$defs/My%20T"}), Kinds::NULL),
+            (json!({"$ref": "#/$defs/100%"}), Kinds::BOOLEAN),
+            (json!({"$ref": "#/$defs/%FF"}), Kinds::ANY),
             (json!({"$ref": "#/$defs/Missing"}), Kinds::ANY),
             (json!({"$ref": "#/$defs/Loop"}), Kinds::ANY),
             (json!({"$ref": "#/$defs/Tree"}), Kinds::ANY),
