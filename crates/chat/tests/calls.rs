@@ -429,6 +429,22 @@ fn strings_in_calls_are_held_to_all_of_their_schema() {
     }
 }
 
+/// What looks like a reference and is data, and references with escapes.
+#[test]
+fn references_are_followed_where_they_are_meant() {
+    let parameters = json!({"required": ["x"], "properties": {"x": {"type": "array", "items": {"$ref": "#/$defs/My%20T"},
+        "default": {"$ref": "foo"}, "examples": [{"$ref": "#/bar"}]}}, "$defs": {"My T": {"type": "integer"}}});
+    let definitions = [json!({"type": "function", "function": {"name": "f", "parameters": parameters}})];
+    let calls = ForcedCalls { definitions: &definitions, function: None, parallel: false };
+    let grammar = tiny().grammars.calls(&calls, "<tool_call>\n<function=f>\n").expect("a grammar");
+    let follow = |value: &str| {
+        let text = format!("<parameter=x>\n{value}\n</parameter>\n</function>\n</tool_call>");
+        tiny().follow(&mut grammar.clone(), &text)
+    };
+    follow("[1, 2]").expect("integers");
+    follow("[\"a\"]").expect_err("no string");
+}
+
 /// Pieces of texts about calls.
 fn markup() -> impl Strategy<Value = String> {
     let pieces = [
@@ -496,11 +512,36 @@ proptest! {
     }
 }
 
+/// What ends a value, and where.
+const CLOSE: &str = "\n</parameter>\n<";
+
+/// Whether the parser may tell such a text and the grammar not: a text that is held to something has no tags; in one that is
+/// free none are too near each other, and a line `</parameter>` before one that begins with `<` is only in a quoted call.
+fn excepted(text: &str, bounded: bool) -> bool {
+    const NEAR: [&str; 4] = [
+        // The parser looks whether the function is known.
+        r"</parameter>[ \t\r\n]*<function=",
+        // It takes a name to be anything up to its end.
+        r"<function=[^>\n]*<",
+        r"<function=>",
+        r"</function>[ \t\r]*<function=",
+    ];
+    if bounded {
+        return ["</parameter>", "</tool_call>", "<function="].iter().any(|tag| text.contains(tag));
+    }
+    const QUOTED: &str = r"(?s)<function=[^<>\n]+>\r?\n[ \t]*(<parameter=.*?)?</function>";
+    let expression = |text: &str| regex::Regex::new(text).expect("an expression");
+    let closed = format!("{text}{CLOSE}");
+    let outside = expression(QUOTED).replace_all(&closed, "q");
+    outside.find(CLOSE).is_some_and(|end| end + CLOSE.len() < outside.len())
+        || NEAR.iter().any(|near| expression(near).is_match(text))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     /// Field case 20: a text about calls that the grammar lets through is read back byte for byte; and it lets through what
-    /// the parser can tell, but for a line `</parameter>` before a line that begins with `<`, and tags too near each other.
+    /// the parser can tell, but for what is [excepted].
     #[test]
     fn case_20_texts_of_forced_calls_are_byte_exact(text in markup(), bounded: bool) {
         let schema = if bounded { json!({"type": "string", "maxLength": 500}) } else { json!({"type": "string"}) };
@@ -518,8 +559,12 @@ proptest! {
             let exact = read.as_ref().is_some_and(|calls| {
                 calls.len() == 1 && serde_json::from_str::<Value>(&calls[0]).is_ok_and(|arguments| arguments == expected)
             });
-            prop_assert!(!fits || exact, "{text:?} is read as {read:?}");
-            prop_assert!(fits || !exact || text.contains("</") || text.contains("<function="), "{text:?} could be told");
+            // A line within may be the value's end, and what follows another parameter.
+            let x = read.as_ref().and_then(|calls| serde_json::from_str::<Value>(&calls[0]).ok()?["x"].as_str().map(str::to_owned));
+            let closed = format!("{text}{CLOSE}");
+            let ends_within = closed.match_indices(CLOSE).any(|(end, _)| end < text.len() && x.as_deref() == Some(&text[..end]));
+            prop_assert!(!fits || exact || ends_within, "{text:?} is read as {read:?}");
+            prop_assert!(fits || !exact || excepted(&text, bounded), "{text:?} could be told");
         }
     }
 }
