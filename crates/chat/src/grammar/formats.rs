@@ -23,16 +23,17 @@ pub(super) fn expression(format: &str) -> Option<String> {
         "hostname" => format!(r"{LABEL}(\.{LABEL})*"),
         "email" => {
             let word = r"[A-Za-z0-9!#$%&'*+\/=?^_`{|}~-]+";
-            format!(r"{word}(\.{word})*@{LABEL}(\.{LABEL})+")
+            format!(r"{word}(\.{word})*@{LABEL}(\.{LABEL})*")
         }
         "ipv4" => format!(r"{OCTET}(\.{OCTET}){{3}}"),
         "ipv6" => IPV6.replace('H', "[0-9A-Fa-f]{1,4}"),
         "uuid" => "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}".into(),
         "uri" => {
-            let (host, path) = (escaped("A-Za-z0-9._~!$&'()*+,;=-"), escaped("A-Za-z0-9._~!$&'()*+,;=:@-"));
+            let (user, path) = (escaped("A-Za-z0-9._~!$&'()*+,;=-"), escaped("A-Za-z0-9._~!$&'()*+,;=:@-"));
+            let host = format!(r"({user}*|\[{}\])", IPV6.replace('H', "[0-9A-Fa-f]{1,4}"));
             let rest = format!(r"(\?({path}|[\/?])*)?(#({path}|[\/?])*)?");
             format!(
-                r"[A-Za-z][A-Za-z0-9+.-]*:(\/\/({host}*@)?{host}*(:[0-9]*)?(\/{path}*)*|\/?({path}+(\/{path}*)*)?){rest}"
+                r"[A-Za-z][A-Za-z0-9+.-]*:(\/\/({user}*@)?{host}(:[0-9]*)?(\/{path}*)*|\/?({path}+(\/{path}*)*)?){rest}"
             )
         }
         _ => return None,
@@ -89,6 +90,10 @@ mod tests {
             "::1",
             "1::",
             "fe80::1:2",
+            "http://[::1]:8080/",
+            "http://a@[fe80::1]/b",
+            "http://[::g]/",
+            "a@localhost",
             "1:2:3:4:5:6:7:8",
             "1:2:3:4:5:6:7:8:9",
             "1::2::3",
