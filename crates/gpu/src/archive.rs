@@ -35,6 +35,9 @@ impl Copied {
     }
 }
 
+/// Of this crate's code, which decides what kernels are run on: it changes with every byte of it.
+const CODE: &str = env!("LILY_GPU_CODE");
+
 /// A GPU's [`Archive`].
 pub(crate) struct GpuArchive {
     format: String,
@@ -45,7 +48,7 @@ pub(crate) struct GpuArchive {
 impl GpuArchive {
     /// That of the device of this [fingerprint](crate::device::Device::fingerprint): other devices may have other bits.
     pub(crate) fn new(fingerprint: &str, tiles: Tiles, shapes: &Shapes, page: u64, recurrent: u64) -> Self {
-        let format = format!("gpu {VERSION}, {fingerprint}, {tiles:?}, pages of {PAGE}, {shapes:?}");
+        let format = format!("gpu {VERSION}, {CODE}, {fingerprint}, {tiles:?}, pages of {PAGE}, {shapes:?}");
         Self { format, page, recurrent }
     }
 
@@ -139,9 +142,19 @@ mod tests {
     use lily_backend::Archive;
     use lily_checkpoint::Config;
 
-    use super::GpuArchive;
+    use super::{CODE, GpuArchive};
     use crate::device::Tiles;
     use crate::shapes::Shapes;
+
+    /// Other code decides otherwise what kernels are run on.
+    #[test]
+    fn the_codes_name_is_in_it() {
+        let config =
+            Config::parse(include_bytes!("../../../models/qwen3.6-35b-a3b/config.json")).expect("a sound config");
+        let shapes = Shapes::new(&config).expect("supported");
+        let format = GpuArchive::new("one GPU", Tiles::Simdgroup, &shapes, 0, 0).format();
+        assert!(CODE.len() == 16 && format.contains(CODE), "{format}");
+    }
 
     /// Another device, kernel or compiler, other tiles, another model: another name, so that no file is taken for one's own.
     #[test]

@@ -3,6 +3,7 @@
 use lily_backend::{Backend, Output, Segment, Want};
 use lily_checkpoint::Checkpoint;
 use lily_gpu::ablate::{Ablated, Ablation};
+use lily_gpu::device::Device;
 use lily_gpu::{GpuBackend, Options, Snapshot, State};
 use lily_host::HostDevice;
 
@@ -77,6 +78,26 @@ fn every_ablation_computes_the_same() {
         let idea = if let Ablation::FixedParts(_) = idea { Ablation::FixedParts(1) } else { idea };
         compare(&mut gpu, idea, &whole, |gpu| decode(gpu, &context));
     }
+}
+
+/// What is left out may change bits.
+#[test]
+fn an_ablation_has_a_name_of_its_own() {
+    let device = Ablated::new(HostDevice::new(lily_host::Options::new(1)));
+    let whole = device.fingerprint();
+    let mut names: Vec<String> = Ablation::ALL
+        .into_iter()
+        .map(|idea| {
+            device.leave_out(Some(idea));
+            device.fingerprint()
+        })
+        .collect();
+    names.push(whole.clone());
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), Ablation::ALL.len() + 1);
+    device.leave_out(None);
+    assert_eq!(device.fingerprint(), whole);
 }
 
 /// A NaN is as far as can be.

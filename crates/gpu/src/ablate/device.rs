@@ -90,7 +90,8 @@ impl<D: Device> Device for Ablated<D> {
     }
 
     fn fingerprint(&self) -> String {
-        self.inner.fingerprint()
+        let without = self.without.get().map_or_else(String::new, |idea| format!(", without {idea:?}"));
+        self.inner.fingerprint() + &without
     }
 
     fn specialise(&mut self, constants: &[Constant]) -> Result<(), DeviceError> {
