@@ -202,7 +202,7 @@ pub trait Backend: Send + 'static {
     }
 
     /// Brings what an archive needs of a snapshot, its state and the history from token `from` on, to where any thread can read
-    /// it. Each call does some milliseconds of that; `None`: it is to be called once more, with the same arguments. Another
+    /// it. Each call does a millisecond or so of that; `None`: it is to be called once more, with the same arguments. Another
     /// snapshot's turn comes when this one is done.
     ///
     /// # Errors
@@ -220,9 +220,10 @@ pub trait Backend: Send + 'static {
         Ok(Some(read.clone()))
     }
 
-    /// How many of these snapshots, the first ones, have to be dropped so that [`adopt`](Self::adopt) finds room for what it did not;
-    /// `None` if all of them would not do. One that somebody else has too frees nothing, nor what it shares with a sequence.
-    fn evictions_for(&self, _read: &Self::Snapshot, _snapshots: &[&Self::Snapshot]) -> Option<usize> {
+    /// Which of these snapshots, by index and the first ones if there is a choice, have to be dropped so that [`adopt`](Self::adopt)
+    /// finds room for what it did not; `None` if all of them would not do. One that somebody else has too frees nothing, nor what it
+    /// shares with a sequence.
+    fn evictions_for(&self, _read: &Self::Snapshot, _snapshots: &[&Self::Snapshot]) -> Option<Vec<usize>> {
         None
     }
 

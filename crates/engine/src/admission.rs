@@ -118,6 +118,10 @@ impl<B: Backend> Runner<B> {
     }
 
     fn place(&mut self, parked: Parked) {
+        // For one that found no room there will hardly be any the next time.
+        let in_vain = |id| self.cache.as_ref().is_some_and(|cache| cache.is_unplaced(id));
+        let reads = if matches!(parked.wait, Wait::Disk(id) if in_vain(id)) { READS } else { parked.reads };
+        let parked = Parked { reads, ..parked };
         let may_read = parked.reads < READS && !self.out_of_patience(&parked);
         let prompt = &parked.job.prompt;
         let mut found = self.cache.as_mut().map_or(Found::Nothing, |cache| cache.find(prompt, may_read));

@@ -38,8 +38,8 @@ pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
             _ => runner.step(inbox),
         }
     }
-    while runner.carry() {}
-    let Runner { backend, sequences, parked, cache, .. } = runner;
+    let Runner { mut backend, sequences, parked, mut cache, .. } = runner;
+    while cache.as_mut().is_some_and(|cache| cache.carry_the_rest(&mut backend)) {}
     let events = parked.into_iter().map(Parked::into_events);
     for events in events.chain(sequences.into_iter().map(|sequence| sequence.part().events)) {
         events.send(Event::Failed(SubmitError::ShuttingDown.to_string()));
@@ -49,6 +49,9 @@ pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
     drop(backend);
     alive.end();
 }
+
+/// Between two steps, of the time of the first, the part in which snapshots are carried to the disk and from it.
+const CARRYING: u32 = 8;
 
 pub(crate) struct Runner<B: Backend> {
     pub(crate) backend: B,
@@ -71,6 +74,8 @@ pub(crate) struct Runner<B: Backend> {
     pub(crate) vocabulary: usize,
     /// Steps so far.
     pub(crate) step: u64,
+    /// What the last one took.
+    took: Duration,
     /// Sequences so far.
     pub(crate) begun: u64,
 }
@@ -114,14 +119,19 @@ impl<B: Backend> Runner<B> {
             patience: cache.disk.as_ref().map_or(Duration::ZERO, |disk| disk.patience),
             vocabulary: options.vocabulary,
             step: 0,
+            took: Duration::ZERO,
             begun: 0,
         }
     }
 
-    /// Carries a part of what is on its way to the disk and from it; says whether there is more.
-    fn carry(&mut self) -> bool {
+    /// Carries what is on its way to the disk and from it, for a share of the time that the last step took.
+    fn carry(&mut self) {
         let waiting: Vec<&[u32]> = self.parked.iter().map(Parked::prompt).collect();
-        self.cache.as_mut().is_some_and(|cache| cache.carry(&mut self.backend, &waiting))
+        let (began, time) = (Instant::now(), self.took / CARRYING);
+        if let Some(cache) = &mut self.cache {
+            cache.spare(&waiting);
+            cache.carry_while(&mut self.backend, || began.elapsed() < time);
+        }
     }
 
     /// Whether something is on its way to the disk or from it.
@@ -172,8 +182,9 @@ impl<B: Backend> Runner<B> {
         let prefilled: usize = self.sequences.iter().zip(tokens).map(of_prompts).sum();
         let before = Instant::now();
         let mut results = self.forward(tokens).into_iter();
+        self.took = before.elapsed();
         if prefilled > 0 {
-            self.scheduler.measured(prefilled, before.elapsed());
+            self.scheduler.measured(prefilled, self.took);
         }
         for (outcome, &tokens) in outcomes.iter_mut().zip(tokens).filter(|(_, tokens)| **tokens > 0) {
             let result = results.next().unwrap_or_else(|| Err("the backend left an output out".into()));

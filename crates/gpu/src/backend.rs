@@ -388,7 +388,7 @@ impl<D: Device> Backend for GpuBackend<D> {
         adopted
     }
 
-    fn evictions_for(&self, read: &Snapshot, snapshots: &[&Snapshot]) -> Option<usize> {
+    fn evictions_for(&self, read: &Snapshot, snapshots: &[&Snapshot]) -> Option<Vec<usize>> {
         self.states.evictions_for(read, snapshots)
     }
 

@@ -11,8 +11,8 @@ use crate::runner::Runner;
 use crate::shapes::{HEAD, PAGE};
 use crate::state::{Frozen, Held, Snapshot, States};
 
-/// A part is at most one in so many of the recurrent states, 8 MiB at the 35B: some milliseconds of copying.
-const PARTS: u64 = 8;
+/// A part is at most one in so many of the recurrent states, 1 MiB at the 35B: a millisecond of copying.
+const PARTS: u64 = 64;
 
 /// What is on its way; one snapshot in each direction.
 #[derive(Default)]
@@ -111,6 +111,9 @@ impl Ferry {
         let mut arriving = match self.arriving.take().filter(|arriving| Arc::ptr_eq(&arriving.read, read)) {
             Some(arriving) => arriving,
             None => {
+                // A device may keep what is stored until all that it was given before has run, and nothing else may come that
+                // makes it run.
+                runner.settle(runner.journal.now())?;
                 if let Some(base) = &read.base {
                     runner.journal.check(base.made, "the snapshot that it builds on")?;
                 }

@@ -302,16 +302,17 @@ impl States {
         Ok(Frozen { length: read.length, pages, recurrent, made, returned: Arc::clone(&self.returned) })
     }
 
-    /// How many of these snapshots, the first ones, have to go so that [`unfilled`](Self::unfilled) finds enough pages; `None` if all
-    /// of them would not do.
-    pub(crate) fn evictions_for(&self, Snapshot(read): &Snapshot, snapshots: &[&Snapshot]) -> Option<usize> {
+    /// Which of these snapshots have to go, the first ones if there is a choice, so that [`unfilled`](Self::unfilled) finds enough pages;
+    /// `None` if all of them would not do.
+    pub(crate) fn evictions_for(&self, Snapshot(read): &Snapshot, snapshots: &[&Snapshot]) -> Option<Vec<usize>> {
         let needed = if let Held::Host(read) = read { read.pages.len() } else { 0 };
         let mut free = self.pages.free();
         // Of each page, those that would still hold it.
         let mut holders: HashMap<*const Lease, usize> = HashMap::new();
-        for (count, Snapshot(held)) in snapshots.iter().enumerate() {
+        let mut gone = Vec::new();
+        for (index, Snapshot(held)) in snapshots.iter().enumerate() {
             if free >= needed {
-                return Some(count);
+                break;
             }
             let Held::Device(frozen) = held else { continue };
             if Arc::strong_count(frozen) > 1 {
@@ -322,8 +323,11 @@ impl States {
                 *left -= 1;
                 free += usize::from(*left == 0);
             }
+            gone.push((index, frozen));
         }
-        (free >= needed).then_some(snapshots.len())
+        let frees = |frozen: &Frozen| frozen.pages.iter().any(|page| holders.get(&Arc::as_ptr(page)) == Some(&0));
+        let indices = gone.iter().filter(|(_, frozen)| frees(frozen)).map(|&(index, _)| index);
+        (free >= needed).then(|| indices.collect())
     }
 
     /// Bytes of keys and values of a page, of all layers.

@@ -67,9 +67,9 @@ fn adopted(backend: &mut Gpu, read: &Snapshot) -> Snapshot {
     whole(|| backend.adopt(read)).0
 }
 
-/// Of so many bytes, if each is an eighth of the states at most, or a page.
+/// Of so many bytes, if each is a 64th of the states at most, or a page.
 fn least_parts(archive: &SnapshotArchive, bytes: u64) -> usize {
-    bytes.div_ceil(archive.state_bytes().div_ceil(8).max(archive.history_bytes(0, 1))) as usize
+    bytes.div_ceil(archive.state_bytes().div_ceil(64).max(archive.history_bytes(0, 1))) as usize
 }
 
 /// History and state as bytes, with the sizes that were said.
@@ -285,6 +285,23 @@ fn what_is_on_its_way_gives_way_whole() {
     assert!(written(&mut backend, &archive, &first, 0, 128) == file(1));
 }
 
+/// What the device was given before has run when a snapshot begins to arrive: a device would keep all of its parts until then, and
+/// nothing else need come.
+#[test]
+fn what_arrives_waits_for_nothing_that_was_given_before() {
+    let (mut backend, archive) = gpu(1, 8);
+    let mut state = backend.create().expect("a slot");
+    append(&mut backend, &mut state, &text(70));
+    let _frozen = backend.freeze(state).expect("memory");
+    let before = backend.device().submissions();
+    let arriving = read(&archive, None, [0, 130], &file_of(&archive, [0, 130], 1));
+    assert!(matches!(backend.adopt(&arriving), Ok(None)));
+    assert_eq!(backend.device().submissions(), before + 1);
+    assert!(matches!(backend.adopt(&arriving), Ok(None)));
+    assert_eq!(backend.device().submissions(), before + 1, "once");
+    adopted(&mut backend, &arriving);
+}
+
 /// As many snapshots are said to be in the way as are, of eight pages: two that share one, and one by itself.
 #[test]
 fn no_more_snapshots_go_than_are_in_the_way() {
@@ -293,18 +310,20 @@ fn no_more_snapshots_go_than_are_in_the_way() {
     let arriving = blank(None, [0, 200]);
     let short = adopted(&mut backend, &blank(None, [0, 70]));
     let longer = adopted(&mut backend, &blank(Some(&short), [70, 130]));
-    assert_eq!(backend.evictions_for(&arriving, &[&short, &longer]), Some(0), "four of eight are free");
+    assert_eq!(backend.evictions_for(&arriving, &[&short, &longer]), Some(vec![]), "four of eight are free");
     let other = adopted(&mut backend, &blank(None, [0, 70]));
     assert!(matches!(backend.adopt(&arriving), Err(BackendError::Full(_))), "two of eight are free");
-    assert_eq!(backend.evictions_for(&arriving, &[&other, &short, &longer]), Some(1));
-    assert_eq!(backend.evictions_for(&arriving, &[&short, &longer, &other]), Some(2));
-    assert_eq!(backend.evictions_for(&arriving, &[&short, &other]), Some(2));
+    assert_eq!(backend.evictions_for(&arriving, &[&other, &short, &longer]), Some(vec![0]));
+    assert_eq!(backend.evictions_for(&arriving, &[&short, &longer, &other]), Some(vec![0, 1]));
+    assert_eq!(backend.evictions_for(&arriving, &[&short, &other]), Some(vec![0, 1]));
     assert_eq!(backend.evictions_for(&arriving, &[&short]), None, "it shares one of its two");
     let elsewhere = other.clone();
     assert_eq!(backend.evictions_for(&arriving, &[&other, &short]), None, "somebody else has it");
+    assert_eq!(backend.evictions_for(&arriving, &[&other, &short, &longer]), Some(vec![1, 2]), "and it stays");
     drop(elsewhere);
     let state = backend.restore(&longer).expect("a slot");
     assert_eq!(backend.evictions_for(&arriving, &[&short, &longer]), None, "a sequence has its pages");
+    assert_eq!(backend.evictions_for(&arriving, &[&longer, &other]), Some(vec![1]), "so it may stay");
     drop((state, short));
     assert!(matches!(backend.adopt(&arriving), Err(BackendError::Full(_))), "three are free");
     drop(longer);

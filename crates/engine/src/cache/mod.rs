@@ -5,7 +5,7 @@
 //! deepest one that its prompt begins with. At least one token of the prompt is left to read, for its logits.
 //!
 //! # When snapshots are taken
-//! One at the 35B copies 61 MiB (about 10 ms, between two steps) and keeps them, so they are taken where they are likely
+//! One at the 35B copies 61 MiB, 63 on a GPU (about 10 ms, between two steps) and keeps them, so they are taken where they are likely
 //! to be of use, at most one for a sequence and a place, and none where there is one already:
 //! - before a message begins (a boundary token), [`spacing`](CacheOptions::spacing) tokens or more after the one before:
 //!   another conversation with the same system prompt goes on from there, and one that was edited;
@@ -28,10 +28,12 @@
 //! [`bytes`](CacheOptions::bytes) bounds all pieces of memory that snapshots hold, each counted once, the runs of tokens,
 //! what waits to be written to disk, and what is being read from there. Room is made before a snapshot is taken; the least
 //! recently used goes first, where of a conversation that is used also those count that others build on, its system prompt
-//! for example. What cannot go, because the disk has it under way, is never so much that a promise could not be kept: a
-//! write or a read that would be too much is not begun. A backend that shares a pool between sequences and snapshots may
-//! find it full for a step: then snapshots go too, one by one, until the step goes through. It may be full for a snapshot that was
-//! read from disk: then as many go as that one needs, none that a waiting request would go on from, and none if it were in vain.
+//! for example; what a waiting request would go on from goes only when there is nothing else. What cannot go, because the disk
+//! has it under way, is never so much that a promise could not be kept: a write or a read that would be too much is not begun,
+//! but a shorter one that the conversation builds on, if there is one. A backend that shares a pool between sequences and
+//! snapshots may find it full for a step: then snapshots go too, one by one, until the step goes through. It may be full for a
+//! snapshot that was read from disk: then as many go as that one needs, none that a waiting request would go on from, and none
+//! if it were in vain.
 //!
 //! Copies on their way to the disk and from it, of a backend that has its snapshots elsewhere than in the machine's memory, count
 //! too, as long as they are there; there are never more of them than [`transit`](CacheOptions::transit).
@@ -49,7 +51,7 @@
 //! A request waits for the disk, up to [`DiskOptions::patience`]. `disk` has the format, `tier` the book-keeping.
 //!
 //! The disk's threads reach no GPU: what they write is fetched from there before, what they have read is brought there after, by the
-//! engine's thread, one part between two steps (`tier/ferry`), of what comes in first.
+//! engine's thread, in small parts between two steps (`tier/ferry`), most of them of what comes in.
 
 mod disk;
 mod ledger;
@@ -141,6 +143,8 @@ pub(crate) struct Cache<S> {
     transit: u64,
     /// Snapshots in memory, the least recently used first.
     order: BTreeMap<u64, Id>,
+    /// Those that requests which have not begun would go on from.
+    needed: HashSet<Id>,
     clock: u64,
     tier: Option<Tier<S>>,
     stats: CacheStats,
@@ -157,6 +161,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             arriving: 0,
             transit: 0,
             order: BTreeMap::new(),
+            needed: HashSet::new(),
             clock: 0,
             tier: None,
             stats: CacheStats::default(),
@@ -195,24 +200,19 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     /// The best place for a prompt to go on from; one on disk only if that `may_read`.
     pub(crate) fn find(&mut self, prompt: &[u32], may_read: bool) -> Found<S> {
         let path = self.tree.path(&prompt[..prompt.len() - 1]);
-        let deepest = |which: &dyn Fn(&Entry<S>) -> bool| {
-            let entries = path.iter().rev().filter_map(|&id| Some((id, self.tree.get(id)?)));
-            entries.filter(|(_, entry)| which(entry)).map(|(id, entry)| (entry.length, id)).next()
-        };
-        let memory = deepest(&|entry| entry.memory.is_some());
-        let disk = deepest(&|entry| may_read && self.readable(entry));
-        match (memory, disk) {
-            (memory, Some((length, id))) if length >= memory.map_or(0, |(length, _)| length) + self.options.spacing => {
-                Found::Disk(length, id)
-            }
-            (Some((length, id)), _) => {
-                self.touch(id);
-                match self.tree.get(id).and_then(|entry| entry.memory.as_ref()) {
-                    Some(held) => Found::Memory(length, held.snapshot.clone()),
-                    None => Found::Nothing,
-                }
-            }
-            (None, _) => Found::Nothing,
+        let entry = |id| self.tree.get(id);
+        let length = |id| entry(id).map_or(0, |entry| entry.length);
+        let memory = path.iter().copied().rfind(|&id| entry(id).is_some_and(|entry| entry.memory.is_some()));
+        let least = memory.map_or(0, length) + self.options.spacing;
+        let mut worth_reading = path.into_iter().rev().take_while(|&id| may_read && length(id) >= least);
+        if let Some(id) = worth_reading.find(|&id| self.readable(id, memory)) {
+            return Found::Disk(length(id), id);
+        }
+        let Some(id) = memory else { return Found::Nothing };
+        self.touch(id);
+        match self.tree.get(id).and_then(|entry| Some((entry.length, entry.memory.as_ref()?))) {
+            Some((length, held)) => Found::Memory(length, held.snapshot.clone()),
+            None => Found::Nothing,
         }
     }
 
@@ -300,9 +300,10 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         while self.bytes() + bytes > self.options.bytes && self.let_one_go() {}
     }
 
-    /// Lets the least recently used snapshot go; false if there is none.
+    /// Lets the least recently used snapshot go, of those that are spared only if there is no other; false if there is none.
     pub(crate) fn let_one_go(&mut self) -> bool {
-        let Some((&used, _)) = self.order.first_key_value() else { return false };
+        let others = self.order.iter().find(|(_, id)| !self.needed.contains(id));
+        let Some((&used, _)) = others.or_else(|| self.order.first_key_value()) else { return false };
         self.evict(used);
         true
     }
@@ -314,11 +315,11 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.let_go(id);
     }
 
-    /// Those in memory from which a request with one of these prompts would go on.
-    fn needed(&self, prompts: &[&[u32]]) -> HashSet<Id> {
+    /// Says which requests have not begun: those in memory from which one with such a prompt would go on are spared.
+    pub(crate) fn spare(&mut self, prompts: &[&[u32]]) {
         let in_memory = |id: &Id| self.tree.get(*id).is_some_and(|entry| entry.memory.is_some());
         let deepest = |prompt: &&[u32]| self.tree.path(&prompt[..prompt.len() - 1]).into_iter().rfind(in_memory);
-        prompts.iter().filter_map(deepest).collect()
+        self.needed = prompts.iter().filter_map(deepest).collect();
     }
 
     /// Drops the snapshot of these tokens, which turned out to be of no use.

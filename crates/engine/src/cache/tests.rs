@@ -69,8 +69,10 @@ struct Way {
     ends: Fetching,
     /// Steps so far.
     steps: usize,
-    /// Snapshots that have to go before something can be adopted.
+    /// Snapshots that have to go before something can be adopted; not the first, which somebody else has too.
     to_go: Cell<usize>,
+    /// Nothing is ever adopted whole.
+    never_arrives: bool,
     fetching: Option<u64>,
     adopting: Option<u64>,
 }
@@ -105,11 +107,11 @@ impl Carrier<Snapshot> for Way {
             return Err(BackendError::Full("no page".into()));
         }
         self.steps += 1;
-        Ok(self.far.step(&mut self.adopting, read.number).then(|| read.clone()))
+        Ok((!self.never_arrives && self.far.step(&mut self.adopting, read.number)).then(|| read.clone()))
     }
 
-    fn evictions_for(&self, _: &Snapshot, snapshots: &[&Snapshot]) -> Option<usize> {
-        (self.to_go.get() <= snapshots.len()).then(|| self.to_go.take())
+    fn evictions_for(&self, _: &Snapshot, snapshots: &[&Snapshot]) -> Option<Vec<usize>> {
+        (self.to_go.get() < snapshots.len()).then(|| (1..=self.to_go.take()).collect())
     }
 
     fn pieces(&self, snapshot: &Snapshot) -> Vec<Piece> {
@@ -215,7 +217,7 @@ fn settle(cache: &mut Cache<Snapshot>, far: Far) {
     let began = Instant::now();
     let mut way = Way { far, ..Way::default() };
     loop {
-        cache.carry(&mut way, &[]);
+        cache.carry(&mut way);
         let tier = cache.tier.as_ref().expect("a tier");
         if tier.is_idle() {
             break;
@@ -288,7 +290,7 @@ proptest! {
                     }
                     Act::Poll => {
                         let steps = way.steps;
-                        cache.carry(&mut way, &[]);
+                        cache.carry(&mut way);
                         prop_assert!(way.steps <= steps + 1, "more than a part at once");
                     }
                     Act::Stop(stopped) => gate.stop(stopped),

@@ -2,17 +2,20 @@
 
 mod done;
 pub(super) mod ferry;
+mod reading;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use lily_backend::{Archive, Piece};
+use lily_backend::Archive;
 
-use super::disk::{self, Contents, Disk, Folder, Found, Header, Key, NO_PARENT, Read, Stranger, Write};
+use super::disk::{self, Contents, Disk, Folder, Found, Header, Key, NO_PARENT, Stranger, Write};
 use super::tree::Id;
 use super::{Cache, CacheStats, DiskOptions, Entry, Lasts};
+use reading::Arriving;
+pub(crate) use reading::Reading;
 
 /// Snapshots that may wait to be written.
 const QUEUE: usize = 4;
@@ -31,31 +34,12 @@ pub(super) struct OnDisk {
     writing: Option<u64>,
 }
 
-/// What a read that is under way holds: the bytes that it will bring, those of the copy until then, and the pieces that it
-/// builds on.
-struct Arriving {
-    bytes: u64,
-    transit: u64,
-    base: Vec<Piece>,
-}
-
 /// What a read has brought, on its way to the backend.
 struct Incoming<S> {
     id: Id,
     read: S,
     /// What it builds on.
     base: Option<S>,
-}
-
-/// What came of the wish to read a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
-    /// It is under way.
-    UnderWay,
-    /// There is no room beside what else the disk has under way.
-    NoRoomNow,
-    /// There is no room.
-    NoRoom,
 }
 
 /// The second tier.
@@ -80,6 +64,10 @@ pub(super) struct Tier<S> {
     keys: HashMap<Key, u32>,
     /// Snapshots that are being read, the incoming among them.
     reading: HashMap<Id, Arriving>,
+    /// Snapshots that have been read in vain: the backend had no room.
+    unplaced: HashSet<Id>,
+    /// Parts carried, or left for one that went out, while something came in.
+    inward: u64,
     /// Writes so far.
     writes: u64,
     /// Reads and writes that have ended, well or not.
@@ -88,6 +76,8 @@ pub(super) struct Tier<S> {
     failures: u32,
     /// Snapshots still to be left out for that.
     left_out: u32,
+    /// It has been said that one is too long.
+    told: bool,
 }
 
 impl<S> Tier<S> {
@@ -138,10 +128,13 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             waiting: 0,
             keys: HashMap::new(),
             reading: HashMap::new(),
+            unplaced: HashSet::new(),
+            inward: 0,
             writes: 0,
             done: 0,
             failures: 0,
             left_out: 0,
+            told: false,
         });
         // Parents are shorter than their children.
         found.sort_by_key(|found| found.header.length);
@@ -220,12 +213,6 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         }
     }
 
-    /// Whether a node can be read from disk into memory.
-    pub(super) fn readable(&self, entry: &Entry<S>) -> bool {
-        let fits = |tier: &Tier<S>| tier.archive.memory_bytes(entry.length) <= self.options.bytes;
-        entry.disk.as_ref().is_some_and(|on_disk| on_disk.writing.is_none()) && self.tier.as_ref().is_some_and(fits)
-    }
-
     /// Makes a node's file, and those it builds on, the most recently used ones.
     pub(super) fn touch_on_disk(&mut self, id: Id) {
         let now = self.tick();
@@ -239,7 +226,8 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         }
     }
 
-    /// Has a snapshot in memory written, if it is far enough from what is on disk and there is room.
+    /// Has a snapshot in memory written, if it is far enough from what is on disk and there is room. One that is too much at once
+    /// has one that it builds on written first.
     pub(super) fn keep_on_disk(&mut self, id: Id, tokens: &[u32]) {
         let Some(entry) = self.tree.get(id) else { return };
         let (Some(tier), Some(held), None) = (&self.tier, &entry.memory, &entry.disk) else { return };
@@ -247,12 +235,35 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             return;
         }
         let before = self.tree.path(&tokens[..tokens.len() - 1]);
-        let parent = before.into_iter().rev().find(|&id| self.tree.get(id).is_some_and(|entry| entry.disk.is_some()));
+        let parent = before.iter().copied().rfind(|&id| self.tree.get(id).is_some_and(|entry| entry.disk.is_some()));
         let parent_entry = parent.and_then(|id| self.tree.get(id));
         let from = parent_entry.map_or(0, |entry| entry.length);
-        if tokens.len() - from < tier.spacing {
+        let spacing = tier.spacing;
+        let fits = |&id: &Id| {
+            let Some(entry) = self.tree.get(id).filter(|entry| entry.length >= from + spacing) else { return false };
+            let held = entry.memory.as_ref().filter(|held| held.lasts == Lasts::OnDisk);
+            held.is_some_and(|held| self.fits_alone(tier.archive.transit_bytes(from, entry.length), 0, &held.pieces))
+        };
+        if tokens.len() - from < spacing {
             return;
         }
+        let Some(id) = before.iter().copied().chain([id]).rfind(fits) else {
+            if !tier.told {
+                let tokens = tokens.len();
+                tracing::warn!(
+                    tokens,
+                    from,
+                    "a snapshot is not kept on disk: it is more than may be on its way there at once"
+                );
+            }
+            if let Some(tier) = &mut self.tier {
+                tier.told = true;
+            }
+            return;
+        };
+        let Some(entry) = self.tree.get(id) else { return };
+        let (Some(tier), Some(held)) = (&self.tier, &entry.memory) else { return };
+        let tokens = &tokens[..entry.length];
         // What waits to be written cannot be let go: of several together there is never more than half.
         let transit = tier.archive.transit_bytes(from, tokens.len());
         let pinned = self.in_use.missing(&held.pieces) + transit;
@@ -358,67 +369,6 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             }
         }
         self.forget_if_empty(id);
-    }
-
-    /// Begins to read a node's snapshot, if that is not under way and there is room.
-    pub(crate) fn read(&mut self, id: Id) -> Reading {
-        self.touch_on_disk(id);
-        let path = self.tree.path(&self.tree.tokens(id));
-        let base = path.into_iter().rev().find(|&id| self.tree.get(id).is_some_and(|entry| entry.memory.is_some()));
-        if let Some(base) = base {
-            self.touch(base);
-        }
-        let (Some(tier), Some(length)) = (&self.tier, self.tree.get(id).map(|entry| entry.length)) else {
-            return Reading::NoRoom;
-        };
-        if tier.reading.contains_key(&id) {
-            return Reading::UnderWay;
-        }
-        let base = base.and_then(|id| self.tree.get(id));
-        let base_length = base.map_or(0, |entry| entry.length);
-        let held = base.and_then(|entry| entry.memory.as_ref());
-        let (base, pieces) = held.map(|held| (held.snapshot.clone(), held.pieces.clone())).unzip();
-        let pieces: Vec<Piece> = pieces.unwrap_or_default();
-        let mut files = Vec::new();
-        let mut at = Some(id);
-        while let Some(node) = at
-            && let Some(entry) = self.tree.get(node)
-            && let Some(on_disk) = &entry.disk
-            && (entry.length > base_length || node == id)
-        {
-            files.push((node, on_disk.header.clone()));
-            at = on_disk.parent;
-        }
-        files.reverse();
-        // What comes before the first of them is the base's.
-        let from = files.first().map_or(0, |(_, header)| header.from as usize);
-        let shared = tier.archive.memory_bytes(from).saturating_sub(tier.archive.memory_bytes(0));
-        let bytes = tier.archive.memory_bytes(length).saturating_sub(shared);
-        let transit = tier.archive.transit_bytes(from, length);
-        if !self.has_room(bytes + transit + self.in_use.missing(&pieces)) || !self.has_way(transit) {
-            let busy = tier.waiting > 0 || !tier.reading.is_empty();
-            return if busy { Reading::NoRoomNow } else { Reading::NoRoom };
-        }
-        self.ledger.add(&pieces);
-        self.in_use.add(&pieces);
-        self.arriving += bytes;
-        self.transit += transit;
-        if let Some(tier) = &mut self.tier {
-            tier.reading.insert(id, Arriving { bytes, transit, base: pieces });
-            tier.disk.read(Read { id, base, files });
-        }
-        self.make_room(0);
-        Reading::UnderWay
-    }
-
-    /// Whether a snapshot is being read.
-    pub(crate) fn is_reading(&self, id: Id) -> bool {
-        self.tier.as_ref().is_some_and(|tier| tier.reading.contains_key(&id))
-    }
-
-    /// Reads and writes that have ended so far.
-    pub(crate) fn disk_done(&self) -> u64 {
-        self.tier.as_ref().map_or(0, |tier| tier.done)
     }
 }
 

@@ -65,6 +65,19 @@ fn is_found_again_after_a_restart() {
     assert_eq!(stats.prefilled_tokens, 130 + 1 + 30);
 }
 
+/// What the backend has no room for is read once, not again and again.
+#[test]
+fn what_finds_no_room_is_not_read_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    life(at(directory.path()), &chain());
+    let script = Script::default().without_room();
+    let engine = script.engine(at(directory.path()));
+    assert_eq!(ask(&engine, &prompt(3, 390)), 0);
+    assert_eq!(script.unplaced(), 1);
+    engine.shutdown();
+    engine.join();
+}
+
 /// A file holds only what its parent's does not.
 #[test]
 fn a_chain_is_written_once() {

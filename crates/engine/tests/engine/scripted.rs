@@ -73,6 +73,9 @@ struct Inner {
     /// Whether the disk stands still, and whether it takes no more.
     disk_stopped: bool,
     disk_full: bool,
+    /// What is read from disk finds no room, and how often that was so.
+    no_room: bool,
+    unplaced: usize,
 }
 
 impl Script {
@@ -120,6 +123,17 @@ impl Script {
     /// Writes fail halfway, or go well again.
     pub(crate) fn fail_writes(&self, fail: bool) {
         self.inner().disk_full = fail;
+    }
+
+    /// What is read from disk finds no room.
+    pub(crate) fn without_room(self) -> Self {
+        self.inner().no_room = true;
+        self
+    }
+
+    /// Times that it found none.
+    pub(crate) fn unplaced(&self) -> usize {
+        self.inner().unplaced
     }
 
     /// All states and snapshots together have room for so many tokens.
@@ -406,6 +420,15 @@ impl Backend for ScriptedBackend {
 
     fn archive(&self) -> Option<Arc<dyn Archive<Arc<Frozen>>>> {
         Some(Arc::new(archive::ScriptedArchive(self.script.clone())))
+    }
+
+    fn adopt(&mut self, read: &Arc<Frozen>) -> Result<Option<Arc<Frozen>>, BackendError> {
+        let mut inner = self.script.inner();
+        if inner.no_room {
+            inner.unplaced += 1;
+            return Err(BackendError::Full("scripted: no room for what was read".into()));
+        }
+        Ok(Some(read.clone()))
     }
 
     fn restore(&mut self, snapshot: &Arc<Frozen>) -> Result<State, BackendError> {

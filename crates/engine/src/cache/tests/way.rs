@@ -15,10 +15,10 @@ fn a_copy_for_the_disk_counts_and_frees_its_original() {
     let (own, copy) = (STATE + 6 * PAGE_BYTES, transit(0, 100));
     assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
     let mut way = Way { far: Far(true), ..Way::default() };
-    assert!(cache.carry(&mut way, &[]), "the first of two steps");
+    assert!(cache.carry(&mut way), "the first of two steps");
     assert!(cache.let_one_go());
     assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy, "it is still being copied");
-    assert!(!cache.carry(&mut way, &[]));
+    assert!(!cache.carry(&mut way));
     assert_eq!(cache.bytes() - cache.tree.bytes(), copy, "the disk has what it needs");
     gate.stop(false);
     settle(&mut cache, Far(true));
@@ -48,16 +48,17 @@ fn what_comes_in_makes_no_more_room_than_it_needs() {
     let mut arrive = |to_go| {
         let Found::Disk(100, id) = cache.find(waiting[0], true) else { panic!("it is gone") };
         assert_eq!(cache.read(id), Reading::UnderWay);
+        cache.spare(&waiting);
         let way = &mut Way { to_go: Cell::new(to_go), ..Way::default() };
         while cache.is_reading(id) {
-            cache.carry(way, &waiting);
+            cache.carry(way);
             std::thread::sleep(Duration::from_micros(50));
         }
         let held = [0, 1, 2, 3, 4, 9].map(|name| cache.find(&text(name, 101), false).length() == 100);
         (held, cache.stats().disk_errors)
     };
     assert_eq!(arrive(5), ([true, true, true, true, true, false], 0), "one is needed");
-    assert_eq!(arrive(2), ([true, false, false, true, true, true], 0));
+    assert_eq!(arrive(2), ([true, true, false, false, true, true], 0), "1 would free nothing");
 }
 
 /// Somebody waits for what comes in: it does not wait for what goes out.
@@ -74,7 +75,7 @@ fn what_comes_in_goes_first() {
     assert_eq!(cache.read(id), Reading::UnderWay);
     let (began, mut way) = (Instant::now(), Way { far: Far(true), ends: Fetching::Never, ..Way::default() });
     while cache.is_reading(id) {
-        assert!(cache.carry(&mut way, &[]) && began.elapsed() < Duration::from_secs(60), "it waits");
+        assert!(cache.carry(&mut way) && began.elapsed() < Duration::from_secs(60), "it waits");
         std::thread::sleep(Duration::from_micros(50));
     }
     assert!(matches!(cache.find(&text(0, 101), true), Found::Memory(100, _)));
@@ -90,7 +91,7 @@ fn what_is_lost_on_the_backend_is_not_written() {
         let gate = Gate(Arc::default(), far);
         let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
         keep(&mut cache, &text(0, 100), Lasts::OnDisk);
-        cache.carry(&mut Way { far, ends: Fetching::Badly, ..Way::default() }, &[]);
+        cache.carry(&mut Way { far, ends: Fetching::Badly, ..Way::default() });
         let stats = cache.stats();
         assert_eq!((stats.disk_waiting, stats.disk_snapshots, stats.disk_writes, stats.disk_errors), (0, 0, 0, 1));
         assert_eq!((cache.transit, cache.in_use.bytes()), (0, 0));
@@ -114,7 +115,7 @@ fn what_is_on_its_way_is_bounded() {
         assert_eq!((cache.transit, cache.stats().disk_waiting), (copy, 1));
     }
     let mut way = Way { far: Far(true), ..Way::default() };
-    while cache.carry(&mut way, &[]) {}
+    while cache.carry(&mut way) {}
     assert_eq!(cache.transit, copy, "it is not written yet");
     gate.stop(false);
     settle(&mut cache, Far(true));
@@ -173,4 +174,158 @@ fn what_waits_to_be_written_leaves_half_of_the_memory() {
         gate.stop(false);
         settle(&mut cache, far);
     }
+}
+
+/// Of a long conversation a shorter file is read first if there is no way for the longer one, and that one onto it. Nobody waits for
+/// what has no way whatever ends.
+#[test]
+fn what_is_too_long_to_be_read_at_once_is_read_in_parts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let _opens = Opens(gate.clone());
+    for length in [60, 200] {
+        keep(&mut cache, &text(0, length), Lasts::OnDisk);
+        settle(&mut cache, Far(true));
+    }
+    while cache.let_one_go() {}
+    let long = cache.tree.find(&text(0, 200)).expect("it is on disk");
+    let find = |cache: &mut Cache<Snapshot>| match cache.find(&text(0, 201), true) {
+        Found::Disk(length, id) => (length, id),
+        found => panic!("{}", found.length()),
+    };
+    assert_eq!(find(&mut cache), (200, long));
+    cache.options.transit = transit(0, 200) - 1;
+    let (length, short) = find(&mut cache);
+    assert_eq!(length, 60);
+    gate.stop(true);
+    keep(&mut cache, &text(1, 60), Lasts::OnDisk);
+    assert_eq!((cache.stats().disk_waiting, cache.read(long)), (1, Reading::NoRoom));
+    gate.stop(false);
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.read(short), Reading::UnderWay);
+    settle(&mut cache, Far(true));
+    assert_eq!(find(&mut cache), (200, long), "the rest of it has a way");
+    assert_eq!(cache.read(long), Reading::UnderWay);
+    settle(&mut cache, Far(true));
+    assert!(matches!(cache.find(&text(0, 201), true), Found::Memory(200, _)));
+    // Its own memory is a limit too.
+    while cache.let_one_go() {}
+    cache.options.transit = 1 << 20;
+    cache.options.bytes = STATE + 12 * PAGE_BYTES + transit(0, 200) + cache.tree.bytes() - 1;
+    assert_eq!(find(&mut cache).0, 60);
+}
+
+/// Of a long conversation that has no file what it builds on is written first, and then the rest.
+#[test]
+fn what_is_too_long_to_be_written_at_once_is_written_in_parts() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    cache.options.transit = 0;
+    for length in [60, 120, 200] {
+        keep(&mut cache, &text(0, length), Lasts::OnDisk);
+    }
+    assert_eq!(cache.stats().disk_waiting, 0);
+    cache.options.transit = transit(0, 120);
+    keep(&mut cache, &text(0, 200), Lasts::OnDisk);
+    settle(&mut cache, Far(true));
+    let on_disk = |length| {
+        let id = cache.tree.find(&text(0, length)).expect("it is in memory");
+        cache.tree.get(id).is_some_and(|entry| entry.disk.is_some())
+    };
+    assert_eq!([60, 120, 200].map(on_disk), [false, true, true]);
+}
+
+/// Between two steps as much is carried as there is time for, one part at least, but not without end.
+#[test]
+fn parts_are_carried_as_long_as_there_is_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    keep(&mut cache, &text(0, 100), Lasts::OnDisk);
+    let mut way = Way { far: Far(true), ends: Fetching::Never, ..Way::default() };
+    assert!(cache.carry_while(&mut way, || false));
+    assert_eq!(way.steps, 1);
+    assert!(cache.carry_while(&mut way, || true));
+    assert_eq!(way.steps, 1 + 64);
+    let mut way = Way { far: Far(true), ..Way::default() };
+    assert!(!cache.carry_while(&mut way, || true), "all of it has gone");
+    assert_eq!(way.steps, 2);
+    settle(&mut cache, Far(true));
+}
+
+/// Somebody waits for what comes in, but what goes out gets there however long that goes on.
+#[test]
+fn what_goes_out_is_not_held_up_for_ever() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    keep(&mut cache, &text(0, 100), Lasts::OnDisk);
+    settle(&mut cache, Far(true));
+    assert!(cache.let_one_go());
+    let id = cache.tree.find(&text(0, 100)).expect("it is on disk");
+    assert_eq!(cache.read(id), Reading::UnderWay);
+    let (began, mut way) = (Instant::now(), Way { far: Far(true), never_arrives: true, ..Way::default() });
+    while way.steps == 0 {
+        cache.carry(&mut way);
+    }
+    keep(&mut cache, &text(1, 100), Lasts::OnDisk);
+    while cache.stats().disk_writes < 2 {
+        assert!(cache.carry(&mut way) && began.elapsed() < Duration::from_secs(60), "it is held up");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    assert!(cache.is_reading(id));
+    settle(&mut cache, Far(true));
+}
+
+/// At the end what is to be written goes to the disk; what has been read goes nowhere, and nothing is let go for it.
+#[test]
+fn at_the_end_nothing_comes_in() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    keep(&mut cache, &text(0, 100), Lasts::OnDisk);
+    settle(&mut cache, Far(true));
+    assert!(cache.let_one_go());
+    let id = cache.tree.find(&text(0, 100)).expect("it is on disk");
+    assert_eq!(cache.read(id), Reading::UnderWay);
+    let (began, mut way) = (Instant::now(), Way { to_go: Cell::new(1), ..Way::default() });
+    for name in 1..3 {
+        keep(&mut cache, &text(name, 100), Lasts::OnDisk);
+    }
+    while cache.carry_the_rest(&mut way) || cache.is_reading(id) {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not end");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    let stats = cache.stats();
+    assert_eq!((way.steps, stats.snapshots, stats.disk_reads, cache.arriving), (2, 2, 0, 0), "both were fetched");
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.stats().disk_writes, 3);
+}
+
+/// What the way takes comes from what no waiting request would go on from, as long as there is any.
+#[test]
+fn what_a_waiting_request_goes_on_from_is_spared() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    for name in 0..4 {
+        keep(&mut cache, &text(name, 100), Lasts::InMemory);
+    }
+    let prompts = [0, 1].map(|name| text(name, 101));
+    cache.spare(&prompts.each_ref().map(Vec::as_slice));
+    let held = |cache: &Cache<Snapshot>| {
+        [0, 1, 2, 3].map(|name| {
+            let id = cache.tree.find(&text(name, 100));
+            id.and_then(|id| cache.tree.get(id)).is_some_and(|entry| entry.memory.is_some())
+        })
+    };
+    // The copy that is to be made has no room beside all.
+    cache.options.bytes = cache.bytes() + transit(0, 100) - 1;
+    keep(&mut cache, &text(3, 100), Lasts::OnDisk);
+    assert_eq!((held(&cache), cache.stats().disk_waiting), ([true, true, false, true], 1));
+    settle(&mut cache, Far(true));
+    assert!(cache.let_one_go() && cache.let_one_go(), "there is no other");
+    assert_eq!(held(&cache), [false, true, false, false]);
 }

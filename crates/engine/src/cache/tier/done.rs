@@ -2,7 +2,8 @@
 
 use lily_backend::Piece;
 
-use super::{Arriving, Incoming};
+use super::Incoming;
+use super::reading::Arriving;
 use crate::cache::disk::{Done, Header, Key, WriteFailure};
 use crate::cache::tree::Id;
 use crate::cache::{Cache, Lasts};

@@ -2,10 +2,15 @@
 
 use lily_backend::{Backend, BackendError, Piece};
 
-use super::Incoming;
+use super::{Incoming, Tier};
 use crate::cache::Cache;
 use crate::cache::disk::{Write, WriteFailure};
 use crate::run::guarded;
+
+/// Parts that are carried one after another at most: a backend may hold what comes in twice until its next step.
+const MOST_PARTS: usize = 64;
+/// Of the parts carried while something comes in, one of so many goes out.
+const OUTWARD: u64 = 4;
 
 /// What of a backend the way needs.
 pub(crate) trait Carrier<S> {
@@ -14,7 +19,7 @@ pub(crate) trait Carrier<S> {
     /// [`Backend::adopt`]
     fn adopt(&mut self, read: &S) -> Result<Option<S>, BackendError>;
     /// [`Backend::evictions_for`]
-    fn evictions_for(&self, read: &S, snapshots: &[&S]) -> Option<usize>;
+    fn evictions_for(&self, read: &S, snapshots: &[&S]) -> Option<Vec<usize>>;
     /// [`Backend::pieces`]
     fn pieces(&self, snapshot: &S) -> Vec<Piece>;
 }
@@ -28,12 +33,23 @@ impl<B: Backend> Carrier<B::Snapshot> for B {
         guarded(|| Backend::adopt(self, read))
     }
 
-    fn evictions_for(&self, read: &B::Snapshot, snapshots: &[&B::Snapshot]) -> Option<usize> {
+    fn evictions_for(&self, read: &B::Snapshot, snapshots: &[&B::Snapshot]) -> Option<Vec<usize>> {
         Backend::evictions_for(self, read, snapshots)
     }
 
     fn pieces(&self, snapshot: &B::Snapshot) -> Vec<Piece> {
         Backend::pieces(self, snapshot)
+    }
+}
+
+impl<S> Tier<S> {
+    /// Whether the next part comes in. Somebody waits for that, but what goes out must get there too.
+    fn is_inward(&mut self) -> bool {
+        if self.incoming.is_empty() {
+            return false;
+        }
+        self.inward += 1;
+        self.outgoing.is_empty() || !self.inward.is_multiple_of(OUTWARD)
     }
 }
 
@@ -43,16 +59,39 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.tier.as_ref().is_some_and(|tier| !tier.outgoing.is_empty() || !tier.incoming.is_empty())
     }
 
+    /// Carries parts, one at least, as long as there is `time`; says whether there is more to carry.
+    pub(crate) fn carry_while(&mut self, carrier: &mut impl Carrier<S>, time: impl Fn() -> bool) -> bool {
+        for _ in 0..MOST_PARTS {
+            if !self.carry(carrier) {
+                return false;
+            }
+            if !time() {
+                break;
+            }
+        }
+        true
+    }
+
     /// Takes in what the disk's threads have done, and carries one part of what is on its way from them or to them; says whether
-    /// there is more to carry. `waiting` are the prompts of requests that have not begun.
-    pub(crate) fn carry(&mut self, carrier: &mut impl Carrier<S>, waiting: &[&[u32]]) -> bool {
+    /// there is more to carry.
+    pub(in crate::cache) fn carry(&mut self, carrier: &mut impl Carrier<S>) -> bool {
         self.poll();
-        // Somebody waits for what comes in.
-        if self.tier.as_ref().is_some_and(|tier| !tier.incoming.is_empty()) {
-            self.carry_in(carrier, waiting);
+        if self.tier.as_mut().is_some_and(Tier::is_inward) {
+            self.carry_in(carrier);
         } else {
             self.carry_out(carrier);
         }
+        self.has_cargo()
+    }
+
+    /// The same at the end: what is to be written goes to the disk, and nobody waits for what comes in.
+    pub(crate) fn carry_the_rest(&mut self, carrier: &mut impl Carrier<S>) -> bool {
+        self.poll();
+        while let Some(Incoming { id, read, base }) = self.tier.as_mut().and_then(|tier| tier.incoming.pop_front()) {
+            drop(read);
+            self.arrived(id, base, None);
+        }
+        self.carry_out(carrier);
         self.has_cargo()
     }
 
@@ -80,14 +119,14 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     }
 
     /// A part of the first that comes in, or what came of it.
-    fn carry_in(&mut self, carrier: &mut impl Carrier<S>, waiting: &[&[u32]]) {
+    fn carry_in(&mut self, carrier: &mut impl Carrier<S>) {
         let adopted = loop {
             let Some(tier) = &self.tier else { return };
             let Some(Incoming { read, .. }) = tier.incoming.front() else { return };
             match carrier.adopt(read) {
                 Ok(None) => return,
                 Ok(Some(adopted)) => break Ok(adopted),
-                Err(BackendError::Full(_)) if self.make_room_in(carrier, waiting) => {}
+                Err(BackendError::Full(_)) if self.make_room_in(carrier) => {}
                 Err(error) => break Err(error),
             }
         };
@@ -95,6 +134,9 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             return;
         };
         drop(read);
+        if let (Err(BackendError::Full(_)), Some(tier)) = (&adopted, &mut self.tier) {
+            tier.unplaced.insert(id);
+        }
         match adopted {
             Ok(snapshot) => {
                 self.stats.disk_reads += 1;
@@ -111,16 +153,15 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     }
 
     /// Lets go what the backend needs for the first that comes in, the least recently used first; nothing if it were in vain.
-    fn make_room_in(&mut self, carrier: &impl Carrier<S>, waiting: &[&[u32]]) -> bool {
+    fn make_room_in(&mut self, carrier: &impl Carrier<S>) -> bool {
         let Some(Incoming { read, .. }) = self.tier.as_ref().and_then(|tier| tier.incoming.front()) else {
             return false;
         };
-        let needed = self.needed(waiting);
-        let others = self.order.iter().filter(|(_, id)| !needed.contains(id));
+        let others = self.order.iter().filter(|(_, id)| !self.needed.contains(id));
         let (used, snapshots): (Vec<u64>, Vec<&S>) =
             others.filter_map(|(&used, &id)| Some((used, &self.tree.get(id)?.memory.as_ref()?.snapshot))).unzip();
-        let count = carrier.evictions_for(read, &snapshots).unwrap_or(0);
-        used[..count].iter().for_each(|&used| self.evict(used));
-        count > 0
+        let in_the_way = carrier.evictions_for(read, &snapshots).unwrap_or_default();
+        in_the_way.iter().for_each(|&index| self.evict(used[index]));
+        !in_the_way.is_empty()
     }
 }
