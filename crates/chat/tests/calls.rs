@@ -429,6 +429,29 @@ fn strings_in_calls_are_held_to_all_of_their_schema() {
     }
 }
 
+/// A closing tag that begins a line ends a text, also where the model would end the call without what is required, or go on
+/// with a parameter that there is not: it is never a part of the text, with which the model would not come to an end.
+#[test]
+fn a_closing_tag_on_a_line_of_its_own_ends_a_text() {
+    let parameters =
+        json!({"required": ["x", "y"], "properties": {"x": {"type": "string"}, "y": {"enum": ["a", "b"]}}});
+    let (close, rest) = ("\n</parameter>", "\n<parameter=y>\na\n</parameter>\n</function>\n</tool_call>");
+    let quoted = "<tool_call>\n<function=g>\n<parameter=z>\n1\n</parameter>\n</function>\n</tool_call>";
+    for vocabulary in both() {
+        let grammar = of(vocabulary, &parameters, true).expect("a grammar");
+        let follow = |text: &str| vocabulary.follow(&mut grammar.clone(), &format!("<parameter=x>\n{text}"));
+        for text in ["Oslo", "", "a </parameter> b", "a\n </function>\nb", quoted] {
+            follow(&format!("{text}{close}{rest}")).unwrap_or_else(|error| panic!("{text:?}: {error}"));
+            for next in ["\n</", "\n\n", "\n<parameter=x", "\n<parameter=z", "\n<function", "\na", " ", "a"] {
+                follow(&format!("{text}{close}{next}")).expect_err(&format!("{text:?} {next:?}"));
+            }
+        }
+        for text in ["</parameter>", "Oslo\n</function>", "</function>", &format!("{quoted}\n</function>")] {
+            follow(text).expect_err(text);
+        }
+    }
+}
+
 /// What looks like a reference and is data, and references with escapes.
 #[test]
 fn references_are_followed_where_they_are_meant() {
@@ -516,7 +539,7 @@ proptest! {
 const CLOSE: &str = "\n</parameter>\n<";
 
 /// Whether the parser may tell such a text and the grammar not: a text that is held to something has no tags; in one that is
-/// free none are too near each other, and a line `</parameter>` before one that begins with `<` is only in a quoted call.
+/// free none are too near each other, and a line begins with `</parameter>` or `</function>` only in a quoted call.
 fn excepted(text: &str, bounded: bool) -> bool {
     const NEAR: [&str; 4] = [
         // The parser looks whether the function is known.
@@ -531,9 +554,9 @@ fn excepted(text: &str, bounded: bool) -> bool {
     }
     const QUOTED: &str = r"(?s)<function=[^<>\n]+>\r?\n[ \t]*(<parameter=.*?)?</function>";
     let expression = |text: &str| regex::Regex::new(text).expect("an expression");
-    let closed = format!("{text}{CLOSE}");
-    let outside = expression(QUOTED).replace_all(&closed, "q");
-    outside.find(CLOSE).is_some_and(|end| end + CLOSE.len() < outside.len())
+    // What follows a quoted call on its line is taken to begin one.
+    let outside = expression(QUOTED).replace_all(text, "");
+    expression("(?m)^</(parameter|function)>").is_match(&outside)
         || NEAR.iter().any(|near| expression(near).is_match(text))
 }
 

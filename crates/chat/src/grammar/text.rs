@@ -2,8 +2,9 @@
 //!
 //! What is a text here is what the parser of calls reads as one: a closing tag within it must not be followed by what
 //! follows values, and a call that it quotes, which begins a line, has an end. What the parser would take for anything else
-//! is not allowed, and neither is a line `</parameter>` before one that begins with `<`, which would be the value's end. A
-//! text that is held to something has no such tags in it.
+//! is not allowed, and neither is a line that begins with a closing tag outside of a quoted call: a model that writes one
+//! means the end, also where the call may not end yet, and finds none any more if it is taken for text. A text that is held
+//! to something has no such tags in it.
 
 use llguidance::derivre::RegexAst;
 use serde_json::Value;
@@ -20,8 +21,9 @@ ANY: /(?s:.*)/
 CLOSE: "\n</parameter>\n<"
 FOLLOWS: "<parameter=" | "<parameter name=" | "</parameter>" | "</function>" | "</tool_call>" | "<tool_call>" | "<function="
 ENDS: "</parameter>" /[ \t\r\n]*/ FOLLOWS | "</tool_call>" /[ \t\r\n]*/ "<tool_call>"
-LINE: (ANY "\n")? /[ \t\r\n]*/
-NEXT: ANY "\n" /[ \t\r\n]*/
+UNCLOSED: ANY & ~((ANY "\n")? ("</parameter>" | "</function>") ANY)
+LINE: (UNCLOSED "\n")? /[ \t\r\n]*/
+NEXT: UNCLOSED "\n" /[ \t\r\n]*/
 WHOLE: ~(ANY ENDS ANY)
 PLAIN: WHOLE & ~(LINE "<function=" /[^>\n]*>\r?\n[ \t]*/ ("<parameter=" | "</function>") ANY)
 HEAD: "<function=" /[^<>\n]+>\r?\n[ \t]*/
@@ -30,7 +32,7 @@ quote_next[lazy]: NEXT HEAD "<parameter=" & WHOLE
 empty[lazy]: LINE HEAD "</function>" & WHOLE
 empty_next[lazy]: NEXT HEAD "</function>" & WHOLE
 quoted[lazy]: ANY "</function>"
-last[lazy]: ANY CLOSE & PLAIN
+last[lazy]: UNCLOSED CLOSE & PLAIN
 text: ((quote quoted | empty) (quote_next quoted | empty_next)*)? last
 "#;
 

@@ -161,6 +161,31 @@ fn a_forced_call_is_held_to_every_keyword() {
     }
 }
 
+/// A text ends where the model closes it, also where it would end the call without what is still required.
+#[test]
+fn a_forced_call_has_all_that_is_required_and_no_tag_in_its_texts() {
+    let city = json!({"type": "string"});
+    for properties in [
+        json!({"city": city, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}}),
+        json!({"city": city, "note": {"type": "string"}, "days": {"type": "integer"}}),
+    ] {
+        let required: Vec<&String> = properties.as_object().expect("an object").keys().collect();
+        let parameters = json!({"type": "object", "properties": properties, "required": required});
+        let tools = json!([{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]);
+        for seed in 0..4 {
+            let request = ask(json!({"tools": tools, "tool_choice": "required", "parallel_tool_calls": false,
+                "temperature": if seed == 0 { 0.0 } else { 1.0 }, "seed": seed,
+                "messages": [{"role": "user", "content": "What is the weather in Oslo?"}]}));
+            let whole = chat(model(), &request).ok()["choices"][0].take();
+            assert_eq!(whole["finish_reason"], "tool_calls", "{whole}");
+            let arguments = whole["message"]["tool_calls"][0]["function"]["arguments"].as_str().expect("text");
+            let read: Value = serde_json::from_str(arguments).expect("JSON");
+            jsonschema::validate(&parameters, &read).unwrap_or_else(|error| panic!("{error}: {arguments}"));
+            assert!(!arguments.contains("</"), "{arguments}");
+        }
+    }
+}
+
 /// On every endpoint, with the place that the client knows it by.
 #[test]
 fn a_parameter_that_no_call_can_be_held_to_is_a_400_that_names_it() {
