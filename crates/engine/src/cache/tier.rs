@@ -239,25 +239,23 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         let parent_entry = parent.and_then(|id| self.tree.get(id));
         let from = parent_entry.map_or(0, |entry| entry.length);
         let spacing = tier.spacing;
+        if tokens.len() - from < spacing {
+            return;
+        }
         let fits = |&id: &Id| {
             let Some(entry) = self.tree.get(id).filter(|entry| entry.length >= from + spacing) else { return false };
             let held = entry.memory.as_ref().filter(|held| held.lasts == Lasts::OnDisk);
             held.is_some_and(|held| self.fits_alone(tier.archive.transit_bytes(from, entry.length), 0, &held.pieces))
         };
-        if tokens.len() - from < spacing {
-            return;
-        }
         let Some(id) = before.iter().copied().chain([id]).rfind(fits) else {
-            if !tier.told {
+            if let Some(tier) = self.tier.as_mut().filter(|tier| !tier.told) {
+                tier.told = true;
                 let tokens = tokens.len();
                 tracing::warn!(
                     tokens,
                     from,
                     "a snapshot is not kept on disk: it is more than may be on its way there at once"
                 );
-            }
-            if let Some(tier) = &mut self.tier {
-                tier.told = true;
             }
             return;
         };

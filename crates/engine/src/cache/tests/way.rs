@@ -1,13 +1,30 @@
 //! What is on its way to the disk and from it.
 
 use super::*;
+use crate::cache::tree::Id;
+
+/// A cache with room, whose snapshots lie where the disk's threads do not reach; its directory, and what stops them.
+fn far_away() -> (tempfile::TempDir, Gate, Cache<Snapshot>) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate(Arc::default(), Far(true));
+    let cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    (directory, gate, cache)
+}
+
+/// One whose only snapshot is on disk, and not in memory any more.
+fn written_and_gone() -> (tempfile::TempDir, Gate, Cache<Snapshot>, Id) {
+    let (directory, gate, mut cache) = far_away();
+    keep(&mut cache, &text(0, 100), Lasts::OnDisk);
+    settle(&mut cache, Far(true));
+    assert!(cache.let_one_go());
+    let id = cache.tree.find(&text(0, 100)).expect("it is on disk");
+    (directory, gate, cache, id)
+}
 
 /// What is copied for the disk counts from the moment it is to be, and frees the original when it is.
 #[test]
 fn a_copy_for_the_disk_counts_and_frees_its_original() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let (_directory, gate, mut cache) = far_away();
     let _opens = Opens(gate.clone());
     gate.stop(true);
     let tokens = text(0, 100);
@@ -64,9 +81,7 @@ fn what_comes_in_makes_no_more_room_than_it_needs() {
 /// Somebody waits for what comes in: it does not wait for what goes out.
 #[test]
 fn what_comes_in_goes_first() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let (_directory, _gate, mut cache) = far_away();
     keep(&mut cache, &text(0, 100), Lasts::OnDisk);
     settle(&mut cache, Far(true));
     assert!(cache.let_one_go());
@@ -103,9 +118,7 @@ fn what_is_lost_on_the_backend_is_not_written() {
 /// What is on its way there and back together keeps to its bytes: another write, another read waits until there is room.
 #[test]
 fn what_is_on_its_way_is_bounded() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let (_directory, gate, mut cache) = far_away();
     let _opens = Opens(gate.clone());
     let copy = transit(0, 100);
     cache.options.transit = copy + 1;
@@ -135,9 +148,7 @@ fn what_is_on_its_way_is_bounded() {
 /// What is read onto what is in memory takes no more than what is new, and holds what it builds on.
 #[test]
 fn what_is_read_onto_another_takes_what_is_new() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let (_directory, gate, mut cache) = far_away();
     let _opens = Opens(gate.clone());
     for length in [60, 120] {
         keep(&mut cache, &text(0, length), Lasts::OnDisk);
@@ -180,9 +191,7 @@ fn what_waits_to_be_written_leaves_half_of_the_memory() {
 /// what has no way whatever ends.
 #[test]
 fn what_is_too_long_to_be_read_at_once_is_read_in_parts() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let (_directory, gate, mut cache) = far_away();
     let _opens = Opens(gate.clone());
     for length in [60, 200] {
         keep(&mut cache, &text(0, length), Lasts::OnDisk);
@@ -219,9 +228,7 @@ fn what_is_too_long_to_be_read_at_once_is_read_in_parts() {
 /// Of a long conversation that has no file what it builds on is written first, and then the rest.
 #[test]
 fn what_is_too_long_to_be_written_at_once_is_written_in_parts() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let (_directory, _gate, mut cache) = far_away();
     cache.options.transit = 0;
     for length in [60, 120, 200] {
         keep(&mut cache, &text(0, length), Lasts::OnDisk);
@@ -240,9 +247,7 @@ fn what_is_too_long_to_be_written_at_once_is_written_in_parts() {
 /// Between two steps as much is carried as there is time for, one part at least, but not without end.
 #[test]
 fn parts_are_carried_as_long_as_there_is_time() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let (_directory, _gate, mut cache) = far_away();
     keep(&mut cache, &text(0, 100), Lasts::OnDisk);
     let mut way = Way { far: Far(true), ends: Fetching::Never, ..Way::default() };
     assert!(cache.carry_while(&mut way, || false));
@@ -258,13 +263,7 @@ fn parts_are_carried_as_long_as_there_is_time() {
 /// Somebody waits for what comes in, but what goes out gets there however long that goes on.
 #[test]
 fn what_goes_out_is_not_held_up_for_ever() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
-    keep(&mut cache, &text(0, 100), Lasts::OnDisk);
-    settle(&mut cache, Far(true));
-    assert!(cache.let_one_go());
-    let id = cache.tree.find(&text(0, 100)).expect("it is on disk");
+    let (_directory, _gate, mut cache, id) = written_and_gone();
     assert_eq!(cache.read(id), Reading::UnderWay);
     let (began, mut way) = (Instant::now(), Way { far: Far(true), never_arrives: true, ..Way::default() });
     while way.steps == 0 {
@@ -282,13 +281,7 @@ fn what_goes_out_is_not_held_up_for_ever() {
 /// At the end what is to be written goes to the disk; what has been read goes nowhere, and nothing is let go for it.
 #[test]
 fn at_the_end_nothing_comes_in() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
-    keep(&mut cache, &text(0, 100), Lasts::OnDisk);
-    settle(&mut cache, Far(true));
-    assert!(cache.let_one_go());
-    let id = cache.tree.find(&text(0, 100)).expect("it is on disk");
+    let (_directory, _gate, mut cache, id) = written_and_gone();
     assert_eq!(cache.read(id), Reading::UnderWay);
     let (began, mut way) = (Instant::now(), Way { to_go: Cell::new(1), ..Way::default() });
     for name in 1..3 {
@@ -307,9 +300,7 @@ fn at_the_end_nothing_comes_in() {
 /// What the way takes comes from what no waiting request would go on from, as long as there is any.
 #[test]
 fn what_a_waiting_request_goes_on_from_is_spared() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let gate = Gate(Arc::default(), Far(true));
-    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let (_directory, _gate, mut cache) = far_away();
     for name in 0..4 {
         keep(&mut cache, &text(name, 100), Lasts::InMemory);
     }
