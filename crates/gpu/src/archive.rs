@@ -1,6 +1,5 @@
-//! Snapshots in the host's memory, on their way to the disk or from it, and as bytes there: the history is whole pages, the state
-//! the recurrent states and windows of all layers, as they lie on the device. All devices are little-endian, as is every machine
-//! that they are in.
+//! Snapshots as bytes on disk: the history is whole pages, the state the recurrent states and windows of all layers, as they lie on
+//! the device. All devices are little-endian, as is every machine that they are in.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -9,31 +8,10 @@ use lily_backend::{Archive, check_follows};
 
 use crate::device::Tiles;
 use crate::shapes::{PAGE, Shapes};
-use crate::state::{Frozen, Held, Snapshot};
+use crate::snapshot::{Copied, Held, Snapshot};
 
 /// Counts changes of the format and of what the numbers in it mean, the order within a recurrent state for example.
 const VERSION: u32 = 1;
-
-/// A snapshot, or some of one, in the host's memory.
-pub(crate) struct Copied {
-    pub(crate) length: usize,
-    /// How many pages come before those here.
-    pub(crate) first: usize,
-    /// Has them, of one that was read.
-    pub(crate) base: Option<Arc<Frozen>>,
-    /// Keys and values of a page each: of all layers the keys, then the values, `[kv_heads][64][256]`.
-    pub(crate) pages: Vec<Arc<Vec<u8>>>,
-    /// Window, then state, of all DeltaNet layers; empty as long as it has not been read.
-    pub(crate) recurrent: Vec<u8>,
-}
-
-impl Copied {
-    /// What it takes.
-    pub(crate) fn bytes(&self) -> u64 {
-        let pages: usize = self.pages.iter().map(|page| page.capacity()).sum();
-        (pages + self.recurrent.capacity()) as u64
-    }
-}
 
 /// Of this crate's code, which decides what kernels are run on: it changes with every byte of it.
 const CODE: &str = env!("LILY_GPU_CODE");

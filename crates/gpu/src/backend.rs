@@ -16,7 +16,8 @@ use crate::memory::{Memory, Sizes, small_bytes, turns, workspace_bytes};
 use crate::part::{Answer, GRAIN, Part, pack, part_rows};
 use crate::runner::Runner;
 use crate::shapes::{MAX_DECODE_ROWS, PAGE, Shapes};
-use crate::state::{Snapshot, State, States, page_bytes};
+use crate::snapshot::Snapshot;
+use crate::state::{State, States, page_bytes};
 use crate::weights::{ModelWeights, copied_bytes};
 
 /// The part of a prefix cache, one in so many, that is set aside as pages.

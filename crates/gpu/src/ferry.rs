@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use lily_backend::BackendError;
 
-use crate::archive::Copied;
 use crate::device::Device;
 use crate::journal::Moment;
 use crate::runner::Runner;
 use crate::shapes::{HEAD, PAGE};
-use crate::state::{Frozen, Held, Snapshot, States};
+use crate::snapshot::{Copied, Frozen, Held, Snapshot};
+use crate::state::States;
 
 /// A part is at most one in so many of the recurrent states, 1 MiB at the 35B: a millisecond of copying.
 const PARTS: u64 = 64;

@@ -15,10 +15,12 @@ mod memory;
 mod outline;
 mod part;
 pub mod plan;
+mod pool;
 mod recent;
 pub mod recorder;
 mod runner;
 mod shapes;
+mod snapshot;
 mod state;
 mod step;
 mod weights;
@@ -27,7 +29,8 @@ pub use backend::{GpuBackend, Options};
 pub use error::Error;
 pub use outline::{Outline, Step};
 pub use shapes::Shapes;
-pub use state::{Snapshot, State};
+pub use snapshot::Snapshot;
+pub use state::State;
 
 /// Bindings of the kernels, made from their signatures in `kernels/`.
 pub mod kernels {

@@ -1,58 +1,19 @@
 //! What a sequence holds on the device: a slot for its recurrent states, and pages of keys and values.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use lily_backend::{BackendError, Piece};
 use lily_checkpoint::LayerKind;
 
-use crate::archive::Copied;
 use crate::device::{Buffer, Device, Range};
 use crate::journal::{Journal, Moment};
 use crate::kernel::Slice;
 use crate::kernels::Sequence;
 use crate::memory::{Memory, Sizes};
+use crate::pool::{Lease, Pool, Returned, taken};
 use crate::shapes::{PAGE, Shapes};
-
-/// Things that whoever drops them gives back.
-type Returned<T> = Arc<Mutex<Vec<T>>>;
-
-fn give_back<T>(to: &Returned<T>, item: T) {
-    to.lock().unwrap_or_else(PoisonError::into_inner).push(item);
-}
-
-/// Numbers that are handed out one by one: slots, pages.
-pub(crate) struct Pool {
-    free: Returned<u32>,
-}
-
-/// A number out of a pool.
-pub(crate) struct Lease {
-    pub(crate) index: u32,
-    free: Returned<u32>,
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        give_back(&self.free, self.index);
-    }
-}
-
-impl Pool {
-    /// All numbers below `size`.
-    pub(crate) fn new(size: usize) -> Self {
-        Self { free: Arc::new(Mutex::new((0..size as u32).rev().collect())) }
-    }
-
-    fn free(&self) -> usize {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-
-    fn take(&self) -> Option<Lease> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        Some(Lease { index: free?, free: Arc::clone(&self.free) })
-    }
-}
+use crate::snapshot::{Copied, Frozen, Held, Snapshot};
 
 /// A sequence. Its recurrent states lie in its slot, twice: a step reads the current copy and writes the other, so that
 /// a step that ran ahead is undone by not following it.
@@ -69,45 +30,6 @@ pub struct State {
     listed: usize,
     /// When it, or a page of it, was last made by a copy.
     made: Moment,
-}
-
-/// A frozen sequence.
-#[derive(Clone)]
-pub struct Snapshot(pub(crate) Held);
-
-/// Where it is.
-#[derive(Clone)]
-pub(crate) enum Held {
-    /// Where sequences can go on from it.
-    Device(Arc<Frozen>),
-    /// On its way to the disk or from it.
-    Host(Arc<Copied>),
-}
-
-impl Snapshot {
-    /// Its tokens.
-    pub(crate) fn length(&self) -> usize {
-        match &self.0 {
-            Held::Device(frozen) => frozen.length,
-            Held::Host(copied) => copied.length,
-        }
-    }
-}
-
-pub(crate) struct Frozen {
-    pub(crate) length: usize,
-    pub(crate) pages: Vec<Arc<Lease>>,
-    /// Windows and states of all DeltaNet layers.
-    pub(crate) recurrent: Buffer,
-    /// When they were copied.
-    pub(crate) made: Moment,
-    returned: Returned<Buffer>,
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        give_back(&self.returned, self.recurrent);
-    }
 }
 
 /// Gives out states and snapshots, and knows where they lie.
@@ -356,8 +278,7 @@ impl States {
 
     /// Gives the buffers of dropped snapshots back to the device.
     pub(crate) fn collect(&self, device: &mut impl Device) {
-        let returned = std::mem::take(&mut *self.returned.lock().unwrap_or_else(PoisonError::into_inner));
-        returned.into_iter().for_each(|buffer| device.release(buffer));
+        taken(&self.returned).into_iter().for_each(|buffer| device.release(buffer));
     }
 }
 
