@@ -34,6 +34,8 @@ struct Arriving {
     pages: usize,
     recurrent: u64,
     began: Moment,
+    /// Bytes stored since a moment, which the device may keep beside the snapshot until it has run.
+    kept: (Moment, u64),
 }
 
 /// The most that a part is: a page of keys and values is not divided.
@@ -119,11 +121,19 @@ impl Ferry {
                 }
                 let frozen = states.unfilled(&mut runner.device, read, runner.journal.now())?;
                 let (read, began) = (Arc::clone(read), runner.journal.now());
-                Arriving { read, frozen, pages: 0, recurrent: 0, began }
+                Arriving { read, frozen, pages: 0, recurrent: 0, began, kept: (began, 0) }
             }
         };
-        let Arriving { frozen, pages, recurrent, began, .. } = &mut arriving;
-        let mut left = most_of_a_part(states);
+        let Arriving { frozen, pages, recurrent, began, kept, .. } = &mut arriving;
+        let most = most_of_a_part(states);
+        if kept.0 == runner.journal.now() && kept.1 + most > states.recurrent_bytes() {
+            // A reply that has ended, say, left the device something to do, and there may be no step.
+            runner.settle(kept.0)?;
+        }
+        if kept.0 != runner.journal.now() {
+            *kept = (runner.journal.now(), 0);
+        }
+        let mut left = most;
         let part = (read.recurrent.len() as u64 - *recurrent).min(left);
         if part > 0 {
             let bytes = &read.recurrent[*recurrent as usize..][..part as usize];
@@ -144,6 +154,7 @@ impl Ferry {
             left -= bytes.len() as u64;
             *pages += 1;
         }
+        kept.1 += most - left;
         if *pages < read.pages.len() || *recurrent < read.recurrent.len() as u64 {
             self.arriving = Some(arriving);
             return Ok(None);

@@ -302,6 +302,25 @@ fn what_arrives_waits_for_nothing_that_was_given_before() {
     adopted(&mut backend, &arriving);
 }
 
+/// A device may keep what is stored until its next submission, and none need come: of what arrives it keeps no more than a sequence's
+/// states are, though a reply that ends meanwhile leaves it something to do.
+#[test]
+fn what_arrives_is_not_kept_twice() {
+    let (mut backend, archive) = gpu(1, 8);
+    let file = file_of(&archive, [0, 256], 1);
+    let arriving = read(&archive, None, [0, 256], &file);
+    assert!(matches!(backend.adopt(&arriving), Ok(None)));
+    let state = backend.create().expect("a slot");
+    let _frozen = backend.freeze(state).expect("memory");
+    let before = backend.device().submissions();
+    let arrived = adopted(&mut backend, &arriving);
+    // One at the end; the first part was stored before.
+    let bytes = file.iter().map(|part| part.len() as u64).sum::<u64>() - archive.history_bytes(0, 1);
+    let least = 1 + bytes / archive.state_bytes();
+    assert!(least > 1 && backend.device().submissions() - before >= least, "{bytes} bytes");
+    assert!(written(&mut backend, &archive, &arrived, 0, 256) == file);
+}
+
 /// As many snapshots are said to be in the way as are, of eight pages: two that share one, and one by itself.
 #[test]
 fn no_more_snapshots_go_than_are_in_the_way() {

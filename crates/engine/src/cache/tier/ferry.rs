@@ -7,7 +7,7 @@ use crate::cache::Cache;
 use crate::cache::disk::{Write, WriteFailure};
 use crate::run::guarded;
 
-/// Parts that are carried one after another at most: a backend may hold what comes in twice until its next step.
+/// Parts that are carried one after another at most, however long the last step took: somebody may come meanwhile.
 const MOST_PARTS: usize = 64;
 /// Of the parts carried while something comes in, one of so many goes out.
 const OUTWARD: u64 = 4;
