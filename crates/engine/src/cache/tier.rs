@@ -3,6 +3,7 @@
 mod done;
 pub(super) mod ferry;
 mod reading;
+mod writing;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -13,12 +14,9 @@ use lily_backend::Archive;
 
 use super::disk::{self, Contents, Disk, Folder, Found, Header, Key, NO_PARENT, Stranger, Write};
 use super::tree::Id;
-use super::{Cache, CacheStats, DiskOptions, Entry, Lasts};
+use super::{Cache, CacheStats, DiskOptions, Entry};
 use reading::Arriving;
 pub(crate) use reading::Reading;
-
-/// Snapshots that may wait to be written.
-const QUEUE: usize = 4;
 
 /// A node's file.
 pub(super) struct OnDisk {
@@ -66,6 +64,8 @@ pub(super) struct Tier<S> {
     reading: HashMap<Id, Arriving>,
     /// Snapshots that have been read in vain: the backend had no room.
     unplaced: HashSet<Id>,
+    /// The last one that was to be written, if it found no place among those that wait.
+    missed: Option<Id>,
     /// Parts carried, or left for one that went out, while something came in.
     inward: u64,
     /// Writes so far.
@@ -129,6 +129,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             keys: HashMap::new(),
             reading: HashMap::new(),
             unplaced: HashSet::new(),
+            missed: None,
             inward: 0,
             writes: 0,
             done: 0,
@@ -224,87 +225,6 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             }
             at = on_disk.parent;
         }
-    }
-
-    /// Has a snapshot in memory written, if it is far enough from what is on disk and there is room. One that is too much at once
-    /// has one that it builds on written first.
-    pub(super) fn keep_on_disk(&mut self, id: Id, tokens: &[u32]) {
-        let Some(entry) = self.tree.get(id) else { return };
-        let (Some(tier), Some(held), None) = (&self.tier, &entry.memory, &entry.disk) else { return };
-        if held.lasts != Lasts::OnDisk || tier.waiting >= QUEUE {
-            return;
-        }
-        let before = self.tree.path(&tokens[..tokens.len() - 1]);
-        let parent = before.iter().copied().rfind(|&id| self.tree.get(id).is_some_and(|entry| entry.disk.is_some()));
-        let parent_entry = parent.and_then(|id| self.tree.get(id));
-        let from = parent_entry.map_or(0, |entry| entry.length);
-        let spacing = tier.spacing;
-        if tokens.len() - from < spacing {
-            return;
-        }
-        let fits = |&id: &Id| {
-            let Some(entry) = self.tree.get(id).filter(|entry| entry.length >= from + spacing) else { return false };
-            let held = entry.memory.as_ref().filter(|held| held.lasts == Lasts::OnDisk);
-            held.is_some_and(|held| self.fits_alone(tier.archive.transit_bytes(from, entry.length), 0, &held.pieces))
-        };
-        let Some(id) = before.iter().copied().chain([id]).rfind(fits) else {
-            if let Some(tier) = self.tier.as_mut().filter(|tier| !tier.told) {
-                tier.told = true;
-                let tokens = tokens.len();
-                tracing::warn!(
-                    tokens,
-                    from,
-                    "a snapshot is not kept on disk: it is more than may be on its way there at once"
-                );
-            }
-            return;
-        };
-        let Some(entry) = self.tree.get(id) else { return };
-        let (Some(tier), Some(held)) = (&self.tier, &entry.memory) else { return };
-        let tokens = &tokens[..entry.length];
-        // What waits to be written cannot be let go: of several together there is never more than half.
-        let transit = tier.archive.transit_bytes(from, tokens.len());
-        let pinned = self.in_use.missing(&held.pieces) + transit;
-        let crowded = tier.waiting > 0 && self.in_use.bytes() + self.transit + pinned > self.options.bytes / 2;
-        if crowded || !self.has_room(pinned) || !self.has_way(transit) {
-            return;
-        }
-        let parent_key =
-            parent_entry.and_then(|entry| entry.disk.as_ref()).map_or(NO_PARENT, |on_disk| on_disk.header.key);
-        let header = Header {
-            fingerprint: tier.fingerprint,
-            key: disk::key(&tier.fingerprint, tokens),
-            parent: parent_key,
-            from: from as u64,
-            length: tokens.len() as u64,
-            history: tier.archive.history_bytes(from, tokens.len()),
-            state: tier.archive.state_bytes(),
-        };
-        let (snapshot, pieces) = (held.snapshot.clone(), held.pieces.clone());
-        if let Some(tier) = self.tier.as_mut().filter(|tier| tier.left_out > 0) {
-            tier.left_out -= 1;
-            return;
-        }
-        if !self.make_room_on_disk(header.file_bytes().unwrap_or(u64::MAX), parent) {
-            return;
-        }
-        let Some(tier) = &mut self.tier else { return };
-        // One by the same name, of another version say, is replaced.
-        if let Some(index) = tier.strangers.iter().position(|stranger| stranger.key == header.key) {
-            tier.bytes -= tier.strangers.remove(index).bytes;
-        }
-        tier.waiting += 1;
-        tier.writes += 1;
-        *tier.keys.entry(header.key).or_default() += 1;
-        let number = tier.writes;
-        self.ledger.add(&pieces);
-        self.in_use.add(&pieces);
-        self.transit += transit;
-        self.add_file(id, header.clone(), parent, Some(number));
-        if let Some(tier) = &mut self.tier {
-            tier.outgoing.push_back(Write { id, number, header, tokens: tokens[from..].to_vec(), snapshot, pieces });
-        }
-        self.make_room(0);
     }
 
     /// Removes files until so many bytes more fit; false if they cannot. `keep` stays, and so does what it builds on.

@@ -65,6 +65,22 @@ fn is_found_again_after_a_restart() {
     assert_eq!(stats.prefilled_tokens, 130 + 1 + 30);
 }
 
+/// A prompt is read faster than it is written, and the server ends: the next one finds the last place that was kept of it.
+#[test]
+fn the_end_of_a_prompt_that_was_read_quickly_is_found() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = Script::default();
+    let engine = script.engine(at(directory.path()));
+    script.stop_disk(true);
+    let request = Request::new(prompt(3, 1000), 3);
+    assert_same(&request, engine.submit(request.clone()).expect("valid"));
+    engine.shutdown();
+    script.stop_disk(false);
+    engine.join();
+    let (cached, _) = life(at(directory.path()), &[prompt(3, 1000)]);
+    assert_eq!(cached, [999]);
+}
+
 /// What the backend has no room for is read once, not again and again.
 #[test]
 fn what_finds_no_room_is_not_read_again() {

@@ -182,6 +182,12 @@ impl<S: Clone + Send + Sync + 'static> Disk<S> {
         self.add(|work| work.writes.push_back(write));
     }
 
+    /// The write of that number, if it has not begun; it is not done then.
+    pub(crate) fn take_back(&self, number: u64) -> Option<Write<S>> {
+        let writes = &mut self.shared.lock().writes;
+        writes.iter().position(|write| write.number == number).and_then(|index| writes.remove(index))
+    }
+
     pub(crate) fn read(&self, read: Read<S>) {
         self.add(|work| work.reads.push_back(read));
     }

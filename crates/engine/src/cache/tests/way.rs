@@ -244,6 +244,43 @@ fn what_is_too_long_to_be_written_at_once_is_written_in_parts() {
     assert_eq!([60, 120, 200].map(on_disk), [false, true, true]);
 }
 
+/// A prompt is read faster than it is written: the longest of what is kept of it is written, instead of one that it builds on and
+/// that only waits.
+#[test]
+fn the_longest_of_a_prompt_is_written() {
+    for far in [false, true].map(Far) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let gate = Gate(Arc::default(), far);
+        let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+        let _opens = Opens(gate.clone());
+        gate.stop(true);
+        let mut way = Way { far, ..Way::default() };
+        for length in (20..=160).step_by(20) {
+            keep(&mut cache, &text(0, length), Lasts::OnDisk);
+            cache.carry(&mut way);
+            assert!(cache.stats().disk_waiting <= 4);
+        }
+        gate.stop(false);
+        settle(&mut cache, far);
+        let on_disk = |length: &usize| {
+            let entry = cache.tree.find(&text(0, *length)).and_then(|id| cache.tree.get(id));
+            entry.is_some_and(|entry| entry.disk.is_some())
+        };
+        let written: Vec<usize> = (20..=160).step_by(20).filter(on_disk).collect();
+        // One that has begun is not taken back.
+        assert!(written.len() <= 5 && written.last() == Some(&160), "{written:?}");
+        let stats = cache.stats();
+        let writes = written.len();
+        assert_eq!((stats.disk_writes, stats.disk_snapshots, stats.disk_errors), (writes as u64, writes, 0));
+        assert_eq!((cache.transit, cache.in_use.bytes()), (0, 0));
+        while cache.let_one_go() {}
+        let Found::Disk(160, id) = cache.find(&text(0, 161), true) else { panic!("it is gone") };
+        assert_eq!(cache.read(id), Reading::UnderWay);
+        settle(&mut cache, far);
+        assert!(matches!(cache.find(&text(0, 161), true), Found::Memory(160, _)));
+    }
+}
+
 /// Between two steps as much is carried as there is time for, one part at least, but not without end.
 #[test]
 fn parts_are_carried_as_long_as_there_is_time() {

@@ -58,11 +58,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
 
     /// Takes in what came of the write of that number.
     pub(super) fn written(&mut self, id: Id, number: u64, header: &Header, result: Result<(), WriteFailure>) {
-        if let Some(tier) = &mut self.tier {
-            tier.done += 1;
-            self.transit -= tier.archive.transit_bytes(header.from as usize, header.length as usize);
-        }
-        let again = self.count_write(&header.key);
+        let again = self.end_write(header);
         let own = self.tree.get_mut(id).and_then(|entry| entry.disk.as_mut());
         let own = own.filter(|on_disk| on_disk.writing == Some(number));
         match result {
@@ -79,11 +75,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
                     (tier.failures, tier.left_out) = (0, 0);
                     tracing::info!("snapshots are written to the cache directory again");
                 }
-                // What was used last may have found no place in the queue.
-                if let Some((_, &id)) = self.order.last_key_value() {
-                    let tokens = self.tree.tokens(id);
-                    self.keep_on_disk(id, &tokens);
-                }
+                self.keep_missed();
             }
             Err(failure) => {
                 self.stats.disk_errors += 1;
@@ -101,14 +93,16 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     }
 
     /// A write has ended; says whether another one by the same key is still to end.
-    fn count_write(&mut self, key: &Key) -> bool {
+    pub(super) fn end_write(&mut self, header: &Header) -> bool {
         let Some(tier) = &mut self.tier else { return false };
+        tier.done += 1;
         tier.waiting -= 1;
-        let left = tier.keys.get(key).map_or(0, |writes| writes - 1);
+        self.transit -= tier.archive.transit_bytes(header.from as usize, header.length as usize);
+        let left = tier.keys.get(&header.key).map_or(0, |writes| writes - 1);
         if left > 0 {
-            tier.keys.insert(*key, left);
+            tier.keys.insert(header.key, left);
         } else {
-            tier.keys.remove(key);
+            tier.keys.remove(&header.key);
         }
         left > 0
     }

@@ -113,7 +113,10 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             write.pieces.clear();
         }
         match fetched {
-            Ok(snapshot) => tier.disk.write(Write { snapshot, ..write }),
+            Ok(snapshot) => {
+                tier.disk.write(Write { snapshot, ..write });
+                self.keep_missed();
+            }
             Err(error) => self.written(write.id, write.number, &write.header, Err(WriteFailure::NotFetched(error))),
         }
     }
