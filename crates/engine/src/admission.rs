@@ -1,6 +1,7 @@
 //! How a request begins, and what is kept of it: the engine's side of the prefix cache.
 
 use std::mem;
+use std::sync::Arc;
 use std::time::Instant;
 
 use lily_backend::{Backend, BackendError};
@@ -30,10 +31,6 @@ impl Parked {
 
     pub(crate) fn client(&self) -> u64 {
         self.job.client
-    }
-
-    pub(crate) fn prompt(&self) -> &[u32] {
-        &self.job.prompt
     }
 
     pub(crate) fn into_events(self) -> Events {
@@ -83,6 +80,9 @@ impl<B: Backend> Runner<B> {
             } else {
                 self.place(parked);
             }
+        }
+        if let Some(cache) = &mut self.cache {
+            cache.spare(self.parked.iter().map(|parked| Arc::clone(&parked.job.prompt)).collect());
         }
     }
 

@@ -119,7 +119,7 @@ impl Request {
         let adjustments = Adjustments::new(&self.prompt, self.penalties, &self.logit_bias);
         Job {
             adjustments,
-            prompt: self.prompt,
+            prompt: self.prompt.into(),
             sampling: self.sampling,
             // The keys of a hash map come from the system once a thread and differ from map to map; what SipHash makes of
             // them is random enough here.

@@ -126,10 +126,8 @@ impl<B: Backend> Runner<B> {
 
     /// Carries what is on its way to the disk and from it, for a share of the time that the last step took.
     fn carry(&mut self) {
-        let waiting: Vec<&[u32]> = self.parked.iter().map(Parked::prompt).collect();
         let (began, time) = (Instant::now(), self.took / CARRYING);
         if let Some(cache) = &mut self.cache {
-            cache.spare(&waiting);
             cache.carry_while(&mut self.backend, || began.elapsed() < time);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::slice;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lily_backend::{Draw, Output, Sample, Sampling, Segment, Want};
@@ -14,7 +15,7 @@ use crate::scheduler::Need;
 
 /// A checked request that waits.
 pub(crate) struct Job {
-    pub(crate) prompt: Vec<u32>,
+    pub(crate) prompt: Arc<[u32]>,
     pub(crate) sampling: Sampling,
     pub(crate) adjustments: Adjustments,
     pub(crate) seed: u64,

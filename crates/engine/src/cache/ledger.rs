@@ -22,6 +22,11 @@ impl Ledger {
         pieces.iter().filter(|piece| !self.holders.contains_key(&piece.id)).map(|piece| piece.bytes).sum()
     }
 
+    /// Whether somebody holds all of these.
+    pub(crate) fn has(&self, pieces: &[Piece]) -> bool {
+        pieces.iter().all(|piece| self.holders.contains_key(&piece.id))
+    }
+
     /// Somebody holds these.
     pub(crate) fn add(&mut self, pieces: &[Piece]) {
         for piece in pieces {
@@ -60,6 +65,7 @@ mod tests {
         ledger.add(&[piece(2), piece(3)]);
         assert_eq!(ledger.bytes(), 30);
         assert_eq!(ledger.missing(&[piece(1), piece(3), piece(4), piece(5)]), 20);
+        assert!(ledger.has(&[piece(1), piece(3)]) && !ledger.has(&[piece(1), piece(4)]));
         ledger.remove(&[piece(1), piece(2)]);
         assert_eq!(ledger.bytes(), 20);
         ledger.remove(&[piece(2), piece(3)]);

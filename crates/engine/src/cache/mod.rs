@@ -28,8 +28,8 @@
 //! [`bytes`](CacheOptions::bytes) bounds all pieces of memory that snapshots hold, each counted once, the runs of tokens,
 //! what waits to be written to disk, and what is being read from there. Room is made before a snapshot is taken; the least
 //! recently used goes first, where of a conversation that is used also those count that others build on, its system prompt
-//! for example; what a waiting request would go on from goes only when there is nothing else. What cannot go, because the disk
-//! has it under way, is never so much that a promise could not be kept: a write or a read that would be too much is not begun,
+//! for example; what a waiting request would go on from goes only when there is nothing else. What the disk has under way
+//! would free nothing and stays, but is never so much that a promise could not be kept: a write or a read that would be too much is not begun,
 //! but a shorter one that the conversation builds on, if there is one. A backend that shares a pool between sequences and
 //! snapshots may find it full for a step: then snapshots go too, one by one, until the step goes through. It may be full for a
 //! snapshot that was read from disk: then as many go as that one needs, none that a waiting request would go on from, and none
@@ -64,6 +64,7 @@ mod tier;
 mod tree;
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use lily_backend::Piece;
 
@@ -144,8 +145,8 @@ pub(crate) struct Cache<S> {
     transit: u64,
     /// Snapshots in memory, the least recently used first.
     order: BTreeMap<u64, Id>,
-    /// Those that requests which have not begun would go on from.
-    needed: HashSet<Id>,
+    /// The prompts of requests that have not begun.
+    waiting: Vec<Arc<[u32]>>,
     clock: u64,
     tier: Option<Tier<S>>,
     stats: CacheStats,
@@ -162,7 +163,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             arriving: 0,
             transit: 0,
             order: BTreeMap::new(),
-            needed: HashSet::new(),
+            waiting: Vec::new(),
             clock: 0,
             tier: None,
             stats: CacheStats::default(),
@@ -256,22 +257,25 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     /// Keeps a snapshot of these tokens, of which there is at least one, if it can have the room.
     pub(crate) fn insert(&mut self, tokens: &[u32], snapshot: S, pieces: Vec<Piece>, lasts: Lasts) {
         let run = size_of_val(tokens) as u64;
-        let missing = self.ledger.missing(&pieces) + run + Tree::<Entry<S>>::MOST_BYTES_OF_NODES;
-        if !self.has_room(self.in_use.missing(&pieces) + run) || (lasts == Lasts::AWhile && !self.is_free(missing)) {
+        let node = run + Tree::<Entry<S>>::MOST_BYTES_OF_NODES;
+        let missing = self.ledger.missing(&pieces) + node;
+        if !self.has_room(self.in_use.missing(&pieces) + node) || (lasts == Lasts::AWhile && !self.is_free(missing)) {
             return;
         }
-        self.make_room(self.ledger.missing(&pieces) + run);
         let id = self.tree.insert(tokens, Entry::new(tokens.len()));
         self.hold(id, snapshot, pieces, lasts);
-        self.make_room(0);
         self.keep_on_disk(id, tokens);
     }
 
-    /// Puts a snapshot in memory, unless there is one.
+    /// Puts a snapshot in memory, unless there is one. Others make room for it.
     fn hold(&mut self, id: Id, snapshot: S, pieces: Vec<Piece>, lasts: Lasts) {
-        let used = self.tick();
-        let Some(entry) = self.tree.get_mut(id).filter(|entry| entry.memory.is_none()) else { return };
+        if self.tree.get(id).is_none_or(|entry| entry.memory.is_some()) {
+            return;
+        }
         self.ledger.add(&pieces);
+        self.make_room(0);
+        let used = self.tick();
+        let Some(entry) = self.tree.get_mut(id) else { return };
         entry.memory = Some(Held { snapshot, pieces, used, lasts });
         self.order.insert(used, id);
     }
@@ -301,10 +305,16 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         while self.bytes() + bytes > self.options.bytes && self.let_one_go() {}
     }
 
-    /// Lets the least recently used snapshot go, of those that are spared only if there is no other; false if there is none.
+    /// Lets the least recently used snapshot go: none that the disk has under way, which would free nothing, and one that a waiting
+    /// request would go on from only if there is no other. False if there is none.
     pub(crate) fn let_one_go(&mut self) -> bool {
-        let others = self.order.iter().find(|(_, id)| !self.needed.contains(id));
-        let Some((&used, _)) = others.or_else(|| self.order.first_key_value()) else { return false };
+        let needed = self.needed();
+        let held = |id: Id| self.tree.get(id).and_then(|entry| entry.memory.as_ref());
+        let frees = |id: Id| held(id).is_some_and(|held| !self.in_use.has(&held.pieces));
+        let loose = || self.order.iter().filter(|&(_, &id)| frees(id));
+        let Some((&used, _)) = loose().find(|(_, id)| !needed.contains(id)).or_else(|| loose().next()) else {
+            return false;
+        };
         self.evict(used);
         true
     }
@@ -316,11 +326,16 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.let_go(id);
     }
 
-    /// Says which requests have not begun: those in memory from which one with such a prompt would go on are spared.
-    pub(crate) fn spare(&mut self, prompts: &[&[u32]]) {
+    /// Says which requests have not begun: what one with such a prompt would go on from is spared.
+    pub(crate) fn spare(&mut self, prompts: Vec<Arc<[u32]>>) {
+        self.waiting = prompts;
+    }
+
+    /// Those in memory from which waiting requests would go on.
+    fn needed(&self) -> HashSet<Id> {
         let in_memory = |id: &Id| self.tree.get(*id).is_some_and(|entry| entry.memory.is_some());
-        let deepest = |prompt: &&[u32]| self.tree.path(&prompt[..prompt.len() - 1]).into_iter().rfind(in_memory);
-        self.needed = prompts.iter().filter_map(deepest).collect();
+        let deepest = |prompt: &Arc<[u32]>| self.tree.path(&prompt[..prompt.len() - 1]).into_iter().rfind(in_memory);
+        self.waiting.iter().filter_map(deepest).collect()
     }
 
     /// Drops the snapshot of these tokens, which turned out to be of no use.

@@ -235,6 +235,7 @@ fn text(name: u32, length: usize) -> Vec<u32> {
 enum Act {
     Keep { name: u32, length: usize, lasts: Lasts },
     Release { name: u32, length: usize },
+    Wait { name: u32, length: usize },
     Ask { name: u32, length: usize },
     Poll,
     Stop(bool),
@@ -248,6 +249,7 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         5 => (text(), lasts).prop_map(|((name, length), lasts)| Act::Keep { name, length, lasts }),
         1 => text().prop_map(|(name, length)| Act::Release { name, length }),
+        1 => text().prop_map(|(name, length)| Act::Wait { name, length: length + 1 }),
         4 => text().prop_map(|(name, length)| Act::Ask { name, length: length + 1 }),
         3 => Just(Act::Poll),
         2 => any::<bool>().prop_map(Act::Stop),
@@ -278,6 +280,7 @@ proptest! {
                         prop_assert!(lasts != Lasts::AWhile || cache.stats().evictions == evictions);
                     }
                     Act::Release { name, length } => cache.release(&text(name, length)),
+                    Act::Wait { name, length } => cache.spare(vec![text(name, length).into()]),
                     Act::Ask { name, length } => {
                         let prompt = text(name, length);
                         match cache.find(&prompt, true) {

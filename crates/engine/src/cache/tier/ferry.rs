@@ -160,7 +160,8 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         let Some(Incoming { read, .. }) = self.tier.as_ref().and_then(|tier| tier.incoming.front()) else {
             return false;
         };
-        let others = self.order.iter().filter(|(_, id)| !self.needed.contains(id));
+        let needed = self.needed();
+        let others = self.order.iter().filter(|(_, id)| !needed.contains(id));
         let (used, snapshots): (Vec<u64>, Vec<&S>) =
             others.filter_map(|(&used, &id)| Some((used, &self.tree.get(id)?.memory.as_ref()?.snapshot))).unzip();
         let in_the_way = carrier.evictions_for(read, &snapshots).unwrap_or_default();
