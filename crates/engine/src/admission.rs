@@ -151,7 +151,7 @@ impl<B: Backend> Runner<B> {
     fn begin_from(&mut self, job: Job, found: Found<B::Snapshot>) {
         let Found::Memory(length, snapshot) = found else { return self.begin_afresh(job) };
         let Self { backend, cache, .. } = self;
-        match with_room(cache.as_mut(), || guarded(|| backend.restore(&snapshot))) {
+        match with_room(backend, cache.as_mut(), |backend| backend.restore(&snapshot)) {
             Ok(state) => self.begin(job, state, length),
             Err(error) => {
                 tracing::warn!(%error, "a snapshot cannot be restored");
@@ -196,7 +196,7 @@ impl<B: Backend> Runner<B> {
 
     fn begin_afresh(&mut self, job: Job) {
         let Self { backend, cache, .. } = self;
-        match with_room(cache.as_mut(), || guarded(|| backend.create())) {
+        match with_room(backend, cache.as_mut(), B::create) {
             Ok(state) => self.begin(job, state, 0),
             Err(error) => {
                 tracing::warn!(%error, "no state for a new sequence");
@@ -250,7 +250,7 @@ pub(crate) fn snapshot<B: Backend>(
     }
     // A backend's pool may be full though the cache is not; for a while only, nothing is let go there either.
     let to_let_go = (lasts != Lasts::AWhile).then_some(&mut *cache);
-    match with_room(to_let_go, || guarded(|| backend.snapshot(sequence.state()))) {
+    match with_room(backend, to_let_go, |backend| backend.snapshot(sequence.state())) {
         Ok(snapshot) => {
             let pieces = backend.pieces(&snapshot);
             cache.insert(tokens, snapshot, pieces, lasts);

@@ -244,7 +244,7 @@ impl<B: Backend> Runner<B> {
             .filter(|&(_, &tokens)| tokens > 0)
             .map(|(sequence, &tokens)| sequence.segment(tokens, *vocabulary))
             .collect();
-        match with_room(cache.as_mut(), || guarded(|| backend.forward(&mut segments))) {
+        match with_room(backend, cache.as_mut(), |backend| backend.forward(&mut segments)) {
             Ok(outputs) => outputs.into_iter().map(Ok).collect(),
             Err(BackendError::Device(message)) => vec![Err(message); segments.len()],
             Err(error) if segments.len() == 1 => vec![Err(error.to_string())],
@@ -257,15 +257,17 @@ impl<B: Backend> Runner<B> {
 /// The tokens that a sequence was given, and what came of them.
 type Outcome = (usize, Result<Output, String>);
 
-/// A call of the backend, and again after the cache has let a snapshot go as long as there is no room without.
-pub(crate) fn with_room<S: Clone + Send + Sync + 'static, T>(
-    mut cache: Option<&mut Cache<S>>,
-    mut call: impl FnMut() -> Result<T, BackendError>,
+/// A call of the backend, and again as long as there is no room and the cache can make some.
+pub(crate) fn with_room<B: Backend, T>(
+    backend: &mut B,
+    mut cache: Option<&mut Cache<B::Snapshot>>,
+    mut call: impl FnMut(&mut B) -> Result<T, BackendError>,
 ) -> Result<T, BackendError> {
     loop {
-        match call() {
-            Err(BackendError::Full(_)) if cache.as_mut().is_some_and(|cache| cache.let_one_go()) => {}
-            result => return result,
+        let result = guarded(|| call(backend));
+        let full = matches!(result, Err(BackendError::Full(_)));
+        if !full || !cache.as_mut().is_some_and(|cache| cache.let_one_go() || cache.send_one_off(backend)) {
+            return result;
         }
     }
 }

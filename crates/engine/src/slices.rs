@@ -7,7 +7,7 @@ use lily_backend::{Backend, Output};
 use crate::admission::snapshot;
 use crate::cache::Lasts;
 use crate::inbox::Inbox;
-use crate::run::{Runner, guarded, with_room};
+use crate::run::{Runner, with_room};
 use crate::scheduler::STEP;
 
 /// The chunk that is under way. Its sequence's state is of no use until it is through.
@@ -65,11 +65,9 @@ impl<B: Backend> Runner<B> {
         let began = Instant::now();
         let pause = || events.cancelled() || inbox.calls(free) || (!alone && began.elapsed() >= STEP);
         let mut segments = [sequences[index].segment(tokens, *vocabulary)];
-        let advanced = with_room(cache.as_mut(), || {
-            guarded(|| match backend.pausable() {
-                Some(pausable) => pausable.advance(&mut segments, &pause),
-                None => backend.forward(&mut segments).map(Some),
-            })
+        let advanced = with_room(backend, cache.as_mut(), |backend| match backend.pausable() {
+            Some(pausable) => pausable.advance(&mut segments, &pause),
+            None => backend.forward(&mut segments).map(Some),
         });
         *time += began.elapsed();
         let result = match advanced {

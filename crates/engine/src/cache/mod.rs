@@ -29,11 +29,11 @@
 //! what waits to be written to disk, and what is being read from there. Room is made before a snapshot is taken; the least
 //! recently used goes first, where of a conversation that is used also those count that others build on, its system prompt
 //! for example; what a waiting request would go on from goes only when there is nothing else. What the disk has under way
-//! would free nothing and stays, but is never so much that a promise could not be kept: a write or a read that would be too much is not begun,
-//! but a shorter one that the conversation builds on, if there is one. A backend that shares a pool between sequences and
-//! snapshots may find it full for a step: then snapshots go too, one by one, until the step goes through. It may be full for a
-//! snapshot that was read from disk: then as many go as that one needs, none that a waiting request would go on from, and none
-//! if it were in vain.
+//! would free nothing and stays, but is never so much that a promise could not be kept: a write or a read that would be too much
+//! is not begun, but a shorter one that the conversation builds on, if there is one. A backend that shares a pool between sequences
+//! and snapshots may find it full for a step: then snapshots go too, one by one, and what waits for its way to the disk is sent
+//! off, until the step goes through. It may be full for a snapshot that was read from disk: then as many go as that one needs, none
+//! that a waiting request would go on from, and none if it were in vain.
 //!
 //! Copies on their way to the disk and from it, of a backend that has its snapshots elsewhere than in the machine's memory, count
 //! too, as long as they are there; there are never more of them than [`transit`](CacheOptions::transit).

@@ -357,6 +357,26 @@ fn what_a_waiting_request_goes_on_from_is_spared() {
     assert_eq!(held(&cache), [false, true, false, false]);
 }
 
+/// Of a pool that is full, what waits for its way to the disk is given back when it has gone there; before, it cannot be let go.
+#[test]
+fn what_waits_is_sent_off_where_its_room_is_needed() {
+    let (_directory, gate, mut cache) = far_away();
+    let _opens = Opens(gate.clone());
+    gate.stop(true);
+    for name in 0..2 {
+        keep(&mut cache, &text(name, 100), Lasts::OnDisk);
+    }
+    let mut way = Way { far: Far(true), ..Way::default() };
+    for left in [1, 0] {
+        assert!(!cache.let_one_go() && cache.send_one_off(&mut way) && cache.let_one_go());
+        assert_eq!(cache.stats().snapshots, left);
+    }
+    assert!(!cache.send_one_off(&mut way), "there is no other");
+    gate.stop(false);
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.stats().disk_writes, 2);
+}
+
 /// Nor does what has just been queued go in vain where requests wait for all others.
 #[test]
 fn what_is_queued_is_not_let_go_in_vain() {

@@ -95,6 +95,16 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.has_cargo()
     }
 
+    /// Carries all of the first that goes out, as what it holds is needed; false if there is none.
+    pub(crate) fn send_one_off(&mut self, carrier: &mut impl Carrier<S>) -> bool {
+        let first = |cache: &Self| Some(cache.tier.as_ref()?.outgoing.front()?.number);
+        let number = first(self);
+        while number.is_some() && first(self) == number {
+            self.carry_out(carrier);
+        }
+        number.is_some()
+    }
+
     /// A part of the first that goes out, or what came of it.
     fn carry_out(&mut self, carrier: &mut impl Carrier<S>) {
         let Some(tier) = &mut self.tier else { return };
