@@ -29,6 +29,8 @@ const SAMPLE: &str = "Text, <a b=\"c\">\n  <d>e</d>\n</a>\n";
 const NAME: &str = r#"/[^<>\n"'\s]([^<>\n]{0,100}[^<>\n"'\s])?/"#;
 /// What an object of parameters may say that no order of parameters can be held to.
 const UNSUPPORTED: [&str; 5] = ["const", "enum", "maxProperties", "minProperties", "patternProperties"];
+/// Those of them that may say of parameters that are not declared what they are.
+const NAMING: [&str; 3] = ["const", "enum", "patternProperties"];
 
 /// Calls that a reply must make.
 #[derive(Clone, Debug)]
@@ -152,16 +154,16 @@ impl Writer<'_> {
         }
         let refuse = |error| at(error, self.function, "");
         check_ending(root).map_err(refuse)?;
-        let branches = match branches(root, &self.document) {
-            Ok(branches) => branches,
+        let (branches, whole) = match branches(root, &self.document) {
+            Ok(branches) => (branches, true),
             Err(error) if budget.is_spent() => return Err(refuse(error)),
             Err(error) => {
                 self.latitude.leave_out("", error)?;
-                vec![Branch(root.as_object().into_iter().collect())]
+                (vec![Branch(root.as_object().into_iter().collect())], false)
             }
         };
         let objects = branches.iter().filter(|branch| branch.kinds().has(Kinds::OBJECT));
-        let declared = objects.map(|branch| Declared::of(branch, budget, &self.latitude));
+        let declared = objects.map(|branch| Declared::of(branch, whole, budget, &self.latitude));
         let declared: Vec<Declared> = declared.collect::<Result<_, _>>().map_err(refuse)?;
         let mut bodies = Vec::new();
         let mut never = None;
@@ -260,7 +262,8 @@ impl Writer<'_> {
 }
 
 impl Declared {
-    fn of(branch: &Branch<'_>, budget: &Budget, latitude: &Latitude<'_>) -> Result<Self, GrammarError> {
+    /// `whole`: whether nothing that it is composed of was left out.
+    fn of(branch: &Branch<'_>, whole: bool, budget: &Budget, latitude: &Latitude<'_>) -> Result<Self, GrammarError> {
         if let Some(name) = UNSUPPORTED.iter().find(|name| branch.each(name).next().is_some()) {
             latitude.leave_out("", format!("the schema has keywords that are not supported: \"{name}\""))?;
         }
@@ -278,10 +281,11 @@ impl Declared {
         let required = branch.each("required").filter_map(Value::as_array).flatten().filter_map(Value::as_str);
         let required: Vec<&str> = required.collect();
         // A function of which nothing is said takes nothing; an object of which nothing is said may hold anything.
-        let says_others = branch.each("additionalProperties").next().is_some();
-        let open = says_others || branch.each("properties").next().is_none();
+        let says = |name: &&str| branch.each(name).next().is_some();
+        let open = !whole || !says(&"properties") || says(&"additionalProperties") || NAMING.iter().any(says);
         let mut others: Vec<&Value> = Vec::new();
-        for map in &branch.0 {
+        // Where those of a pattern are left out, what is said of the others would be said of them, too.
+        for map in branch.0.iter().filter(|map| !map.contains_key("patternProperties")) {
             let Some(more) = map.get("additionalProperties") else { continue };
             let own = map.get("properties").and_then(Value::as_object);
             // What the others of these schemas declare is more to this one.

@@ -47,6 +47,11 @@ const IDLE: [&str; 15] = [
     "then",
     OPTIONS,
 ];
+/// Keywords that bind what no other keyword beside them does: without the first, the second would bind that, too.
+const RESTS: [(&str, &str); 3] =
+    [("properties", "additionalProperties"), ("patternProperties", "additionalProperties"), ("prefixItems", "items")];
+/// Keywords by which an object may need more properties than it declares.
+const CONDITIONS: [&str; 5] = ["dependencies", "dependentRequired", "dependentSchemas", "else", "then"];
 /// Keywords whose value is a number.
 const NUMBERS: [&str; 5] = ["exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"];
 /// Keywords whose value is a count.
@@ -115,6 +120,16 @@ impl Rewriting<'_> {
         plain_items(&mut ready);
         if is_closed(map) {
             ready.insert("additionalProperties".into(), false.into());
+        }
+        for (keyword, other) in RESTS {
+            if map.contains_key(keyword) && !ready.contains_key(keyword) {
+                ready.insert(other.into(), true.into());
+            }
+        }
+        // Where parameters are declared there are no others, but where it is said so.
+        let declared = self.root.get("properties").unwrap_or(&Value::Null);
+        if CONDITIONS.iter().filter_map(|keyword| map.get(*keyword)).any(|part| names_others(part, declared)) {
+            ready.entry("additionalProperties").or_insert(Value::Bool(true));
         }
         if let Some(options) = ready.shift_remove("oneOf") {
             // Those that exclude each other, or could not be told to.
@@ -232,9 +247,37 @@ impl Rewriting<'_> {
 
 /// Whether the properties of an object that is composed of nothing are all there are.
 fn is_closed(map: &Map<String, Value>) -> bool {
-    let composed = ["$ref", "additionalProperties", "allOf", "anyOf", "if", "oneOf", "patternProperties"];
+    let composed = [
+        "$dynamicRef",
+        "$recursiveRef",
+        "$ref",
+        "additionalProperties",
+        "allOf",
+        "anyOf",
+        "dependentSchemas",
+        "if",
+        "oneOf",
+        "patternProperties",
+    ];
     map.get("unevaluatedProperties") == Some(&Value::Bool(false))
         && !composed.iter().any(|name| map.contains_key(*name))
+}
+
+/// Whether a condition names a property that is not declared.
+fn names_others(condition: &Value, declared: &Value) -> bool {
+    match condition {
+        Value::Array(parts) => parts.iter().any(|part| match part {
+            Value::String(name) => declared.get(name).is_none(),
+            part => names_others(part, declared),
+        }),
+        Value::Object(parts) => parts.iter().any(|(keyword, part)| match (keyword.as_str(), part) {
+            ("$ref", _) => true,
+            ("properties", Value::Object(named)) => named.keys().any(|name| declared.get(name).is_none()),
+            ("const" | "enum" | "type", _) => false,
+            _ => names_others(part, declared),
+        }),
+        _ => false,
+    }
 }
 
 /// `items` that are a list, as older drafts have the first items.

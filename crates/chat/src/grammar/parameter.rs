@@ -12,7 +12,7 @@ use super::document::Document;
 use super::latitude::Latitude;
 use super::one_of::same;
 use super::reason::refused;
-use super::text::Text;
+use super::text::{Fit, Text};
 use super::{GrammarError, definitions, json_text, lark_string, schema};
 use crate::ReplyEvent;
 use crate::tools::{CallOptions, CallParser, Expected, Kinds, ToolSet, coerce, quoted};
@@ -178,10 +178,11 @@ impl Parameter {
         let looks: Vec<&str> = looks.map(|(_, look)| *look).collect();
         let mut held = Vec::new();
         for mut text in texts {
-            if text.fit(&looks, latitude, path)? {
-                held.push(text);
-            } else {
-                impossible = Some(refused("no string is of it that can stand in a call"));
+            match text.fit(&looks, latitude, path)? {
+                Fit::Held => held.push(text),
+                Fit::Nothing => impossible = Some(refused("no string is of it that can stand in a call")),
+                // What it is of is left out, so that it is any text.
+                Fit::Unseen => return Ok(Ok(Self { any: true, ..Self::default() })),
             }
         }
         if held.iter().any(Text::is_free) && !LOOKS.iter().any(|(kind, _)| bounded(*kind)) {

@@ -6,12 +6,13 @@
 //! means the end, also where the call may not end yet, and finds none any more if it is taken for text. A text that is held
 //! to something has no such tags in it.
 
-use llguidance::derivre::RegexAst;
+use llguidance::derivre::{Regex, RegexAst};
 use serde_json::Value;
 
 use super::branches::Branch;
 use super::latitude::Latitude;
 use super::reason::refused;
+use super::states::{Measure, measure};
 use super::{GrammarError, formats, lark_string, pattern};
 
 /// What every grammar of calls has: `text` is any text with its end, `CLOSE`, to which the bracket of the tag that follows
@@ -44,6 +45,18 @@ const CLOSE: &str = "\n</parameter>\n<";
 const LONGEST: u64 = 1000;
 /// States of a lexer for each character of a length, and besides. A test counts them.
 const STATES: (usize, usize) = (48, 100);
+
+const UNSEEN: &str = "a string of it looks like the values beside it, and cannot be told from them";
+
+/// What there is of a text in a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    Held,
+    /// No text is of it.
+    Nothing,
+    /// All texts of it, or some that are listed, would be taken for something else.
+    Unseen,
+}
 
 /// What a text must be.
 #[derive(Debug, Default, PartialEq)]
@@ -102,11 +115,15 @@ impl Text {
         Ok(())
     }
 
-    /// Leaves out what takes more states than there are left. Returns whether any text is left.
+    /// Leaves out what takes more states than there are left.
     ///
     /// # Errors
     /// If something would have to be left out, and may not be.
-    pub(super) fn fit(&mut self, looks: &[&str], latitude: &Latitude<'_>, path: &str) -> Result<bool, GrammarError> {
+    pub(super) fn fit(&mut self, looks: &[&str], latitude: &Latitude<'_>, path: &str) -> Result<Fit, GrammarError> {
+        if self.lists_one_of(looks) {
+            latitude.leave_out(path, UNSEEN)?;
+            return Ok(Fit::Unseen);
+        }
         loop {
             let length = self.most.unwrap_or(0).max(self.least);
             let is_held = length > 0 || self.most.is_some();
@@ -121,8 +138,14 @@ impl Text {
                 latitude.states.take_counted(&key, &self.ast(looks))
             };
             match fits {
-                None => return Ok(false),
-                Some(true) => return Ok(true),
+                None if looks.is_empty() || measure(&self.ast(&[]), LONGEST as usize) == Measure::Nothing => {
+                    return Ok(Fit::Nothing);
+                }
+                None => {
+                    latitude.leave_out(path, UNSEEN)?;
+                    return Ok(Fit::Unseen);
+                }
+                Some(true) => return Ok(Fit::Held),
                 Some(false) if is_held => {
                     let reason = format!(
                         "a length of {length} takes more than one reply may, with the other lengths and patterns of the tools"
@@ -156,6 +179,14 @@ impl Text {
     fn lengths(&self) -> Option<String> {
         let most = self.most.map(|most| most.to_string()).unwrap_or_default();
         (self.least > 0 || self.most.is_some()).then(|| format!("(?s:.{{{},{most}}})", self.least))
+    }
+
+    /// Whether a text that is listed looks like what is beside it.
+    fn lists_one_of(&self, looks: &[&str]) -> bool {
+        let choices = self.choices.as_deref().unwrap_or_default();
+        let looks_so =
+            |look: &&str| Regex::new(look).is_ok_and(|mut look| choices.iter().any(|choice| look.is_match(choice)));
+        !choices.is_empty() && looks.iter().any(looks_so)
     }
 
     /// Whether any text will do.
