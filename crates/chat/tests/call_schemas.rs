@@ -6,7 +6,7 @@ mod one_function;
 mod vocabulary;
 mod walk;
 
-use lily_chat::ForcedCalls;
+use lily_chat::{ForcedCalls, GrammarError};
 use one_function::{of, refusal, takes};
 use serde_json::{Value, json};
 use vocabulary::{both, tiny};
@@ -271,6 +271,55 @@ fn strings_that_look_like_what_is_beside_them_are_not_dropped_silently() {
     takes(tiny(), &grammar, &["[1]"], &["a", "[\"a\"]"], &empty);
 }
 
+/// Where only all parameters together are too much, those that need not be followed are free.
+#[test]
+fn too_much_together_is_left_out_unless_the_functions_are_strict() {
+    let object = |index: usize| {
+        let names = (0..60).map(|name| {
+            (
+                format!("n{name}_{index}"),
+                json!({"type": "array", "items": {"type": "integer", "maximum": name * index}}),
+            )
+        });
+        json!({"type": "object", "properties": names.collect::<serde_json::Map<_, _>>()})
+    };
+    let function = |name: &str, parts: std::ops::Range<usize>, strict: bool| {
+        let properties: serde_json::Map<String, Value> = parts
+            .map(|index| (format!("p{index}"), object(index)))
+            .chain([("x".into(), json!({"enum": ["a"]}))])
+            .collect();
+        json!({"type": "function", "function": {"name": name, "strict": strict, "parameters": {"properties": properties}}})
+    };
+    let grammar = |strict: [bool; 2]| {
+        let mut definitions = vec![function("g", 0..20, strict[0]), function("f", 20..60, strict[1])];
+        definitions.extend((2..7).map(|index| function(&format!("f{index}"), 40 * index..40 * index + 40, strict[1])));
+        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: false };
+        tiny().grammars.calls(&calls, "<tool_call>\n<function")
+    };
+    let error = grammar([true, true]).expect_err("too much");
+    assert!(matches!(&error, GrammarError::Refused(reason) if reason.contains("too big")), "{error}");
+    let loose = grammar([true, false]).expect("looser");
+    let whole = |function: &str, parameter: &str, value: &str| {
+        format!("={function}>\n<parameter={parameter}>\n{value}\n</parameter>\n</function>\n</tool_call>")
+    };
+    for (function, parameter, value) in [
+        ("g", "p3", "{\"n1_3\": [1]}"),
+        ("g", "x", "a"),
+        ("f", "p30", "{\"n1_30\": []}"),
+        ("f6", "p279", "b"),
+        ("f6", "x", "a"),
+    ] {
+        let whole = whole(function, parameter, value);
+        assert_eq!(tiny().follow(&mut loose.clone(), &whole), Ok(vec![whole.len()]), "{whole}");
+    }
+    for (function, parameter, value) in
+        [("g", "p3", "b"), ("g", "p3", "{\"n1_3\": [7]}"), ("g", "x", "b"), ("f6", "x", "b")]
+    {
+        let whole = whole(function, parameter, value);
+        tiny().follow(&mut loose.clone(), &whole).expect_err(&whole);
+    }
+}
+
 /// What frameworks write and a grammar can say, strict or not.
 #[test]
 fn what_frameworks_write_is_followed() {
@@ -407,4 +456,41 @@ fn references_are_followed_where_they_are_meant() {
     };
     follow("[1, 2]").expect("integers");
     follow("[\"a\"]").expect_err("no string");
+}
+
+/// As many properties, alternatives and functions as are taken: no reply dies of them midway.
+#[test]
+fn what_may_come_side_by_side_is_bounded() {
+    let end = "\n</parameter>\n</function>\n</tool_call>";
+    for (count, fits) in [(1000, true), (1001, false)] {
+        let names = (0..count).map(|index| (format!("p{index}"), json!({"type": "boolean"})));
+        let properties: serde_json::Map<String, Value> = names.collect();
+        let last = count - 1;
+        let option = |index: usize| json!({"properties": {format!("q{index}"): {"type": "integer"}}, "required": [format!("q{index}")]});
+        let options: Vec<Value> = (0..count).map(|index| json!({"type": "object", "allOf": [option(index)]})).collect();
+        let object = json!({"type": "object", "properties": properties, "additionalProperties": false});
+        for (parameters, value) in [
+            (json!({"properties": {"x": object}}), format!("<parameter=x>\n{{\"p{last}\": true}}")),
+            (object, format!("<parameter=p{last}>\ntrue")),
+            (
+                json!({"properties": {"x": {"type": "array", "items": {"anyOf": options}}}}),
+                format!("<parameter=x>\n[{{\"q{last}\": 1}}]"),
+            ),
+        ] {
+            let grammar = of(tiny(), &parameters, true);
+            assert_eq!(grammar.is_ok(), fits, "{:?}", grammar.err());
+            let whole = format!("{value}{end}");
+            if let Ok(mut grammar) = grammar {
+                assert_eq!(tiny().follow(&mut grammar, &whole), Ok(vec![whole.len()]));
+            }
+        }
+        let function = |index: usize| json!({"type": "function", "function": {"name": format!("f{index}")}});
+        let definitions: Vec<Value> = (0..count).map(function).collect();
+        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: false };
+        let grammar = tiny().grammars.calls(&calls, "<tool_call>\n<function");
+        assert_eq!(grammar.is_ok(), fits, "{:?}", grammar.err());
+        if let Ok(mut grammar) = grammar {
+            tiny().follow(&mut grammar, &format!("=f{last}>\n</function>\n</tool_call>")).expect("a call");
+        }
+    }
 }

@@ -62,6 +62,21 @@ fn what_is_not_of_the_grammar_is_not_allowed() {
     }
 }
 
+/// A model that has lost its way writes spaces and empty lines as long as it may.
+#[test]
+fn the_space_in_json_is_that_of_lists_and_lines() {
+    let deep = (0..12).fold(json!({}), |inner, _| json!({"a": [1, "b"], "c": inner}));
+    for text in [deep.to_string(), serde_json::to_string_pretty(&deep).expect("JSON"), "{\r\n\t\"a\":\t1\r\n}".into()] {
+        let mut grammar = tiny().answer(Format::JsonObject);
+        let ends = tiny().follow(&mut grammar, &text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(ends.last(), Some(&text.len()));
+    }
+    for text in ["{\n\n", "{     ", "{\"a\":     ", "{ \n", &format!("{{\n{}", " ".repeat(41))] {
+        let mut grammar = tiny().answer(Format::JsonObject);
+        tiny().follow(&mut grammar, text).expect_err(text);
+    }
+}
+
 /// What looks like a control token in a schema is text, and no control token is ever drawn for it.
 #[test]
 fn control_tokens_are_never_text() {

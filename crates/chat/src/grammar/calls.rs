@@ -3,8 +3,8 @@
 //! Parameters come in their declared order, those that are not required may be left out; each is held to all of its schema
 //! ([`Parameter`]) as far as a grammar can say it ([`followable`]).
 
-use std::collections::HashSet;
-use std::fmt::Write;
+use std::collections::{HashMap, HashSet};
+use std::fmt::{Display, Write};
 
 use serde_json::{Map, Value};
 
@@ -12,7 +12,7 @@ use super::branches::{Branch, branches};
 use super::document::{Budget, Document};
 use super::followable::followable;
 use super::latitude::{Latitude, States};
-use super::nesting::check_schema;
+use super::nesting::{check_schema, check_side_by_side};
 use super::parameter::{Parameter, says_nothing};
 use super::reason::refused;
 use super::schema::check_ending;
@@ -60,8 +60,18 @@ pub(super) struct Part {
     pub(super) strict: bool,
     /// In Lark, with `start` for the value and its end.
     pub(super) grammar: String,
-    /// Its JSON in that grammar, and one that is held to its types only.
-    pub(super) json: Option<(String, String)>,
+    /// Whether it has JSON that could be held to its types only.
+    has_json: bool,
+}
+
+/// What parameters are held to instead, by the number of their part.
+pub(super) type Looser = HashMap<usize, Hold>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// Of JSON the types.
+    Types,
+    Nothing,
 }
 
 impl Part {
@@ -69,25 +79,30 @@ impl Part {
         GrammarError::Parameter { function: self.function.clone(), path: self.path.clone(), reason }
     }
 
-    /// Holds it to no more of its JSON than the types, in the whole grammar, if it was refused for anything but that there is
-    /// no value.
-    pub(super) fn loosen(&self, refusal: GrammarError, whole: &mut String) -> Result<(), GrammarError> {
-        let Some((own, plainer)) = self.json.as_ref().filter(|_| !says_nothing(&refusal)) else { return Err(refusal) };
-        let states = States::default();
-        let latitude = Latitude { function: &self.function, strict: self.strict, states: &states };
+    /// What it may be held to where it was refused for anything but that there is no value.
+    pub(super) fn loosen(&self, refusal: GrammarError) -> Result<Hold, GrammarError> {
+        let held = self.has_json && !says_nothing(&refusal);
         match refusal {
-            GrammarError::Parameter { path, reason, .. } => latitude.leave_out(&path, reason)?,
-            other => return Err(other),
+            GrammarError::Parameter { path, reason, .. } if held => self.leave_out(&path, reason).map(|()| Hold::Types),
+            other => Err(other),
         }
-        *whole = whole.replace(own, plainer);
-        Ok(())
+    }
+
+    /// Goes without all of it.
+    pub(super) fn free(&self, reason: &str) -> Result<Hold, GrammarError> {
+        self.leave_out(&self.path, reason).map(|()| Hold::Nothing)
+    }
+
+    fn leave_out(&self, path: &str, reason: impl Display) -> Result<(), GrammarError> {
+        let states = States::default();
+        Latitude { function: &self.function, strict: self.strict, states: &states }.leave_out(path, reason)
     }
 }
 
 impl ForcedCalls<'_> {
     /// # Errors
     /// [`GrammarError::Parameter`] where a schema has no value, or cannot be followed.
-    pub(super) fn write(&self) -> Result<Calls, GrammarError> {
+    pub(super) fn write(&self, looser: &Looser) -> Result<Calls, GrammarError> {
         let tools = ToolSet::new(self.definitions);
         let mut calls = Calls { grammar: RULES.into(), parts: Vec::new(), sample: None };
         let mut functions = Vec::new();
@@ -108,13 +123,14 @@ impl ForcedCalls<'_> {
                 followable(root, &latitude).map_err(|error| at(error, name, ""))?
             };
             let document = Document::new(&root, &budget);
-            let mut writer = Writer { tools: &tools, function: name, document, latitude, calls: &mut calls };
+            let mut writer = Writer { tools: &tools, function: name, document, latitude, looser, calls: &mut calls };
             let body = writer.function(index)?;
             let rule = format!("f{index}");
             let begin = lark_string(&format!("{name}>\n<"));
             rule_of(&mut calls.grammar, &rule, &format!("{begin} {body}"));
             functions.push(rule);
         }
+        check_side_by_side("functions that may be called", functions.len())?;
         rule_of(&mut calls.grammar, "function", &functions.join(" | "));
         let (open, close) = (lark_string("<tool_call>\n<function="), lark_string("/function>\n</tool_call>"));
         rule_of(&mut calls.grammar, "call", &format!("{open} function {close}"));
@@ -134,6 +150,7 @@ struct Writer<'w> {
     function: &'w str,
     document: Document<'w>,
     latitude: Latitude<'w>,
+    looser: &'w Looser,
     calls: &'w mut Calls,
 }
 
@@ -245,17 +262,22 @@ impl Writer<'_> {
         let parameter = parameter.map_err(|error| at(error, self.function, path))?;
         let Some(parameter) = parameter else { return Ok(None) };
         let mut rules = String::new();
-        let body = parameter.body(rule, &mut rules);
+        let mut body = parameter.body(rule, &mut rules);
+        if parameter.can_fail() {
+            let grammar = format!("{RULES}{rules}start: {body}\n");
+            let json = parameter.json();
+            match (self.looser.get(&self.calls.parts.len()), &json) {
+                (Some(Hold::Nothing), _) => (rules, body) = (String::new(), "(text)".into()),
+                (Some(Hold::Types), Some((own, plainer))) => body = body.replace(own, plainer),
+                _ => {}
+            }
+            let (function, path, strict) = (self.function.to_owned(), path.to_owned(), self.latitude.strict);
+            self.calls.parts.push(Part { function, path, strict, grammar, has_json: json.is_some() });
+        }
         self.calls.grammar.push_str(&rules);
         if self.calls.grammar.len() > LONGEST {
             let reason = format!("the tools come to a grammar of over {LONGEST} bytes with it, the most that is taken");
             return Err(at(refused(reason), self.function, path));
-        }
-        if parameter.can_fail() {
-            let grammar = format!("{RULES}{rules}start: {body}\n");
-            let (function, path) = (self.function.to_owned(), path.to_owned());
-            let (strict, json) = (self.latitude.strict, parameter.json());
-            self.calls.parts.push(Part { function, path, strict, grammar, json });
         }
         Ok(Some(body))
     }
@@ -331,11 +353,11 @@ fn at(error: GrammarError, function: &str, path: &str) -> GrammarError {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{ForcedCalls, GrammarError};
+    use super::{ForcedCalls, GrammarError, Looser};
 
     fn write(parameters: Value) -> Result<String, GrammarError> {
         let definitions = [json!({"type": "function", "function": {"name": "f", "parameters": parameters}})];
-        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: false }.write()?;
+        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: false }.write(&Looser::new())?;
         Ok(calls.grammar)
     }
 

@@ -122,60 +122,24 @@ fn words(set: SimpleVob) -> Mask {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
     use std::sync::Arc;
 
-    use llguidance::api::TopLevelGrammar;
     use serde_json::json;
 
     use super::{KEPT, Mask, Masks};
-    use crate::Tokenizer;
-    use crate::grammar::{ForcedCalls, Format, Grammars, grammar_of};
-
-    fn tiny() -> Arc<Tokenizer> {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/tokenizer.json");
-        Arc::new(Tokenizer::from_files(&std::fs::read(file).expect("a file"), None).expect("a tokenizer"))
-    }
-
-    fn grammars_to_walk() -> Vec<TopLevelGrammar> {
-        let schema = json!({"type": "object", "required": ["a", "b"], "properties": {"a": {"type": "string", "maxLength": 9},
-            "b": {"type": "array", "items": {"enum": ["x", 1, {"c": null}]}}, "d": {"type": "string", "pattern": "^[a-z]+(-[a-z]+)*$"}}});
-        let formats = [
-            Format::JsonObject,
-            Format::JsonSchema(schema.clone()),
-            Format::Regex(r"(\w+[ ,.;<>\n]*)+".into()),
-            Format::Regex("(ab?c|[x-z]{2,5})+".into()),
-            Format::Lark("start: (LINE \"\\n\")+\nLINE: /[^\\n]+/".into()),
-            Format::Lark("start: (a | b)+\na: /[a-c]+/ \"-\" b?\nb: \"[\" /[^\\]]*/ \"]\"".into()),
-        ];
-        let definitions = [json!({"type": "function", "function": {"name": "f", "parameters":
-            {"type": "object", "properties": {"text": {"type": "string"}, "value": schema}, "required": ["text"]}}})];
-        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: true };
-        let calls = TopLevelGrammar::from_lark(calls.write().expect("calls").grammar);
-        formats.iter().map(|format| grammar_of(format).expect("a format")).chain([calls]).collect()
-    }
+    use crate::grammar::walks::{draw, grammars, tiny};
+    use crate::grammar::{ForcedCalls, Format, grammar_of};
 
     fn next(masks: &mut Masks) -> Mask {
         masks.next().expect("something may come")
     }
 
-    /// A token of those allowed, and no stop token, drawn by a seed that goes on.
-    fn draw(mask: &Mask, stop: u32, random: &mut u64) -> Option<u32> {
-        let allowed: Vec<u32> = (0..mask.len() as u32 * 32)
-            .filter(|&id| id != stop && mask[id as usize / 32] >> (id % 32) & 1 == 1)
-            .collect();
-        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        allowed.get((*random >> 33) as usize % allowed.len().max(1)).copied()
-    }
-
     /// An expression of which each text makes more states ends with the limit and what can be done.
     #[test]
     fn a_grammar_that_grows_too_much_says_so() {
-        let tokenizer = tiny();
-        let stop = tokenizer.id("<|im_end|>").expect("a stop token");
-        let grammars = Grammars::new(tokenizer, &[stop]).expect("grammars");
+        let (made, stop) = tiny();
         let format = Format::Regex("[a-z ]*e[a-z ]{40}".into());
-        let mut masks = grammars.masks(grammar_of(&format).expect("a format"), true).expect("a grammar");
+        let mut masks = made.masks(grammar_of(&format).expect("a format"), true).expect("a grammar");
         let mut random = 1;
         let mut walk = || loop {
             let mask = masks.next()?;
@@ -186,15 +150,31 @@ mod tests {
         assert!(reason.contains("50000") && reason.contains("make its expressions simpler"), "{reason}");
     }
 
+    /// Making a state takes longer than going to it, so those of a text are made before the reply begins.
+    #[test]
+    fn texts_of_forced_calls_find_their_states_made() {
+        let (made, _) = tiny();
+        let definitions = [json!({"type": "function", "function": {"name": "f", "parameters":
+            {"required": ["text"], "properties": {"text": {"type": "string"}}}}})];
+        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: false };
+        let mut masks = made.compiled(&calls, "<tool_call>\n<function=f>\n").expect("a grammar");
+        let states = |masks: &mut Masks| masks.parser.parser.lexer_stats().num_states;
+        let before = states(&mut masks);
+        let text = "<parameter=text>\nOther words: <p q=\"r\">\n  some\n</p>\n\n</parameter>\n<";
+        for token in made.tokenizer.encode_exactly(text).expect("tokens") {
+            next(&mut masks);
+            masks.consume(token).expect("an allowed token");
+        }
+        assert_eq!(states(&mut masks), before);
+    }
+
     /// Whichever tokens come, a mask that was kept is the one that would be made.
     #[test]
     fn what_is_kept_is_what_holds() {
-        let tokenizer = tiny();
-        let stop = tokenizer.id("<|im_end|>").expect("a stop token");
-        let grammars = Grammars::new(tokenizer, &[stop]).expect("grammars");
+        let (made, stop) = tiny();
         let (mut random, mut reused) = (7u64, 0);
-        for grammar in grammars_to_walk() {
-            let begin = grammars.masks(grammar, true).expect("a grammar");
+        for (grammar, _) in grammars() {
+            let begin = made.masks(grammar, true).expect("a grammar");
             for _ in 0..6 {
                 let (mut masks, mut anew) = (begin.clone(), begin.clone());
                 // Held, so that no other gets the same place in memory.

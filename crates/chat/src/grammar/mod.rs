@@ -25,6 +25,8 @@ mod states;
 mod text;
 mod thinking;
 mod vocabulary;
+#[cfg(test)]
+mod walks;
 
 use std::sync::Arc;
 use std::thread;
@@ -38,7 +40,7 @@ pub use calls::ForcedCalls;
 pub use reply::ReplyGrammar;
 
 use crate::Tokenizer;
-use calls::{Calls, Part};
+use calls::{Calls, Looser, Part};
 use masks::Masks;
 use reason::refused;
 use slices::Slices;
@@ -50,6 +52,8 @@ use vocabulary::Vocabulary;
 const MOST_LEXER_STATES: usize = 50_000;
 /// What one step of a lexer may cost, in units of some 100 ns.
 const STEP_FUEL: u64 = 1_000_000;
+/// Items of a parser where it is, and those that it may look at in a step: of the properties of an object up to four each.
+const MOST_ITEMS: (usize, usize) = (10_000, 250_000);
 /// The stack of a thread that compiles a grammar, of which mostly very little is touched. The compilers recurse, as deep as
 /// [`nesting`] lets a grammar be.
 const STACK: usize = 256 << 20;
@@ -118,6 +122,7 @@ impl Grammars {
         let limits = factory.limits_mut();
         limits.max_lexer_states = MOST_LEXER_STATES;
         limits.step_lexer_fuel = STEP_FUEL;
+        (limits.max_items_in_row, limits.step_max_items) = MOST_ITEMS;
         limits.verbose_errors = false;
         let slices = Arc::new(Slices::new(factory.slicer())?);
         Ok(Self { factory, slices, tokenizer, thinking })
@@ -153,24 +158,58 @@ impl Grammars {
     /// [`GrammarError::Parameter`] if a parameter's schema has no value, or has to be followed and cannot;
     /// [`GrammarError::Refused`] if there are too many tools, parameters or values.
     pub fn calls(&self, calls: &ForcedCalls<'_>, primed: &str) -> Result<ReplyGrammar, GrammarError> {
-        let mut masks = on_deep_stack(|| self.compiled(&calls.write()?))?;
-        for token in self.tokenizer.encode_exactly(primed).map_err(failed)? {
-            masks.consume(token).map_err(failed)?;
-        }
+        let masks = on_deep_stack(|| self.compiled(calls, primed))?;
         ReplyGrammar::new(masks, &self.thinking, false, false)
     }
 
-    fn compiled(&self, calls: &Calls) -> Result<Masks, GrammarError> {
-        let whole = |grammar: &str| self.masks(TopLevelGrammar::from_lark(grammar.to_owned()), true);
-        let masks = whole(&calls.grammar).or_else(|error| {
-            // One of the parameters has it, if not all of them together.
-            let mut looser = calls.grammar.clone();
-            for part in &calls.parts {
-                self.part(part).or_else(|refusal| part.loosen(refusal, &mut looser))?;
+    fn compiled(&self, forced: &ForcedCalls<'_>, primed: &str) -> Result<Masks, GrammarError> {
+        let mut looser = Looser::new();
+        let calls = forced.write(&looser)?;
+        let mut refusal = match self.whole(&calls, primed) {
+            Ok(masks) => return Ok(masks),
+            Err(refusal) => refusal,
+        };
+        // One of the parameters has it, if not all of them together.
+        for (index, part) in calls.parts.iter().enumerate() {
+            if let Err(refusal) = self.part(part) {
+                looser.insert(index, part.loosen(refusal)?);
             }
-            if looser == calls.grammar { Err(error) } else { whole(&looser) }
-        })?;
+        }
+        if !looser.is_empty() {
+            match self.whole(&forced.write(&looser)?, primed) {
+                Ok(masks) => return Ok(masks),
+                Err(looser) => refusal = looser,
+            }
+        }
+        // Those that take the most go first, until the others take a half of what all do, an eighth, or nothing is left.
+        let mut ahead: Vec<(usize, &Part)> = calls.parts.iter().enumerate().filter(|(_, part)| !part.strict).collect();
+        ahead.sort_by_key(|(_, part)| part.grammar.len());
+        let all: usize = ahead.iter().map(|(_, part)| part.grammar.len()).sum();
+        let mut left = all;
+        for most in [all / 2, all / 8, 0] {
+            while left > most
+                && let Some((index, part)) = ahead.pop()
+            {
+                looser.insert(index, part.free(&refusal.to_string())?);
+                left -= part.grammar.len();
+            }
+            if all > 0
+                && let Ok(masks) = self.whole(&forced.write(&looser)?, primed)
+            {
+                return Ok(masks);
+            }
+        }
+        Err(refusal)
+    }
+
+    /// The grammar of all calls, once `primed` has come.
+    fn whole(&self, calls: &Calls, primed: &str) -> Result<Masks, GrammarError> {
+        let mut masks = self.masks(TopLevelGrammar::from_lark(calls.grammar.clone()), true)?;
         self.go_ahead(masks.clone(), calls.sample.as_deref().unwrap_or_default())?;
+        for token in self.tokenizer.encode_exactly(primed).map_err(failed)? {
+            masks.consume(token).map_err(refused)?;
+        }
+        masks.next().map_err(refused)?;
         Ok(masks)
     }
 

@@ -17,6 +17,18 @@ const LONGEST: usize = 256 << 10;
 /// Rules of a Lark grammar, each of which may lead to the next; schemas in it count by their references.
 const MOST_RULES: usize = 5000;
 
+/// Properties of an object, alternatives of a schema, functions that may be called: a parser keeps some items for each of
+/// those that may come next.
+const MOST_SIDE_BY_SIDE: usize = 1000;
+
+/// Refuses more side by side than a reply's parser takes.
+pub(super) fn check_side_by_side(what: &str, count: usize) -> Result<(), GrammarError> {
+    if count > MOST_SIDE_BY_SIDE {
+        return Err(refused(format!("there are {count} {what}; at most {MOST_SIDE_BY_SIDE} are taken")));
+    }
+    Ok(())
+}
+
 /// Refuses what is too long to be compiled.
 pub(super) fn check_length(what: &str, bytes: usize) -> Result<(), GrammarError> {
     if bytes > LONGEST {
@@ -29,11 +41,33 @@ pub(super) fn check_length(what: &str, bytes: usize) -> Result<(), GrammarError>
 /// compilers go.
 pub(super) fn check_schema(root: &Value) -> Result<(), GrammarError> {
     check_length("schema", root.to_string().len())?;
+    check_sizes(root)?;
     let mut seen = HashSet::new();
     if fits(root, root, 0, &mut seen) {
         return Ok(());
     }
     Err(refused(format!("the schema is nested over {DEEPEST_SCHEMA} levels deep, counting what it refers to")))
+}
+
+fn check_sizes(value: &Value) -> Result<(), GrammarError> {
+    match value {
+        Value::Object(map) => {
+            let count = |name: &str| {
+                map.get(name).map_or(0, |part| match part {
+                    Value::Object(map) => map.len(),
+                    Value::Array(items) => items.len(),
+                    _ => 0,
+                })
+            };
+            check_side_by_side("properties of one object", count("properties"))?;
+            for name in ["anyOf", "oneOf"] {
+                check_side_by_side("alternatives of one schema", count(name))?;
+            }
+            map.values().try_for_each(check_sizes)
+        }
+        Value::Array(items) => items.iter().try_for_each(check_sizes),
+        _ => Ok(()),
+    }
 }
 
 fn fits<'s>(value: &'s Value, root: &'s Value, depth: usize, seen: &mut HashSet<&'s str>) -> bool {

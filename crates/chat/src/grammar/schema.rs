@@ -15,8 +15,9 @@ use crate::tools::{Kinds, target, unescaped};
 /// Formats that are checked. To JSON Schema any other is a note.
 pub(super) const FORMATS: [&str; 10] =
     ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"];
-/// Between the parts of JSON. It is bounded because a model that has lost its way can write spaces for ever.
-const SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
+/// Between the parts of JSON: a line break with what indents the next line, or a few spaces. A model that has lost its way
+/// writes as many as it may.
+const SPACE: &str = r"\r?\n[ \t]{0,40}|[ \t]{1,4}";
 /// The options of llguidance's compiler, in the schema itself.
 pub(super) const OPTIONS: &str = "x-guidance";
 
