@@ -148,3 +148,105 @@ impl Automaton {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use llguidance::TokenParser;
+    use llguidance::earley::{BiasComputer, ParserRecognizer};
+    use llguidance::toktrie::{SimpleVob, TokTrie};
+
+    use super::Slices;
+    use crate::grammar::Grammars;
+    use crate::grammar::walks::{draw, grammars, real, tiny};
+
+    /// Tries every token.
+    struct Plain(Arc<Slices>);
+
+    impl BiasComputer for Plain {
+        fn compute_bias(&self, parser: &mut ParserRecognizer<'_>, start: &[u8]) -> SimpleVob {
+            let mut allowed = self.trie().alloc_token_set();
+            self.trie().add_bias(parser, &mut allowed, start);
+            allowed
+        }
+
+        fn trie(&self) -> &TokTrie {
+            self.0.trie()
+        }
+    }
+
+    /// Two parsers of the same text, one of which has the sets.
+    struct Pair {
+        sliced: TokenParser,
+        plain: TokenParser,
+        slices: Arc<Slices>,
+        /// Masks that a set was part of.
+        taken: usize,
+    }
+
+    impl Pair {
+        /// What may come next, as both have it. `None` at the end.
+        fn next(&mut self, context: &str) -> Option<Vec<u32>> {
+            let taken = self.sliced.parser.with_recognizer(|parser| {
+                !super::has_set(parser) && self.slices.sets.iter().any(|slice| slice.automaton.stays(parser))
+            });
+            self.taken += usize::from(taken);
+            let [sliced, plain] = [&mut self.sliced, &mut self.plain].map(|parser| parser.compute_mask().ok());
+            assert!(
+                sliced == plain,
+                "{context}: masks of {:?} and {:?} tokens, a set taken: {taken}",
+                count(&sliced),
+                count(&plain)
+            );
+            sliced.map(Vec::from)
+        }
+
+        fn consume(&mut self, token: u32) {
+            for parser in [&mut self.sliced, &mut self.plain] {
+                parser.consume_token(token).expect("an allowed token");
+            }
+        }
+    }
+
+    fn count(mask: &Option<SimpleVob>) -> Option<usize> {
+        mask.as_ref().map(SimpleVob::num_set)
+    }
+
+    /// Follows the texts of each grammar, and goes on at random from where each has come to. Returns the masks that a set was
+    /// part of.
+    fn compare((made, stop): &(Grammars, u32), walks: usize, steps: usize) -> usize {
+        let (mut random, mut taken) = (7u64, 0);
+        for (index, (grammar, texts)) in grammars().into_iter().enumerate() {
+            for text in texts.into_iter().chain(vec![""; walks]) {
+                let parser = |bias: Arc<dyn BiasComputer>| {
+                    let mut parser = made.factory.create_parser(grammar.clone()).expect("a grammar");
+                    parser.bias_computer = bias;
+                    parser.start_without_prompt();
+                    parser
+                };
+                let slices = Arc::clone(&made.slices);
+                let (sliced, plain) = (parser(slices.clone()), parser(Arc::new(Plain(slices.clone()))));
+                let mut pair = Pair { sliced, plain, slices, taken: 0 };
+                for token in made.tokenizer.encode_exactly(text).expect("tokens") {
+                    pair.next(&format!("grammar {index}, {text:?}"));
+                    pair.consume(token);
+                }
+                for step in 0..steps {
+                    let Some(mask) = pair.next(&format!("grammar {index}, step {step} after {text:?}")) else { break };
+                    let Some(token) = draw(&mask, *stop, &mut random) else { break };
+                    pair.consume(token);
+                }
+                taken += pair.taken;
+            }
+        }
+        taken
+    }
+
+    /// Whichever tokens come, a mask that sets are part of is the one that trying each token gives.
+    #[test]
+    fn sets_allow_what_trying_each_token_does() {
+        let taken = [compare(&tiny(), 6, 60), compare(&real(), 1, 12)];
+        assert!(taken[0] > 300 && taken[1] > 100, "{taken:?}");
+    }
+}
