@@ -6,13 +6,16 @@
 use std::fs::{self, DirBuilder, File, FileTimes, Metadata, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use super::file::{Fault, Header, Key};
 
 const SUFFIX: &str = ".lilysnap";
 const UNFINISHED: &str = ".lilysnap.tmp";
 const LOCK: &str = "lily.lock";
+/// How long another's lock is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A folder that belongs to this process as long as this lives.
 pub(crate) struct Folder {
@@ -47,10 +50,15 @@ impl Folder {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         private_folders().recursive(true).create(path)?;
         let lock = private_files().create(true).truncate(false).open(path.join(LOCK))?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
-            Err(TryLockError::WouldBlock) => Err(io::Error::other("another process uses it")),
-            Err(TryLockError::Error(error)) => Err(error),
+        // What a process has open its child has too, until that runs its own program: a lock may outlive its owner by that.
+        let began = Instant::now();
+        loop {
+            match lock.try_lock() {
+                Ok(()) => return Ok(Self { path: path.to_owned(), _lock: lock }),
+                Err(TryLockError::WouldBlock) if began.elapsed() < LOCK_PATIENCE => thread::sleep(LOCK_PATIENCE / 50),
+                Err(TryLockError::WouldBlock) => return Err(io::Error::other("another process uses it")),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
         }
     }
 
