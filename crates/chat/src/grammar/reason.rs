@@ -14,7 +14,13 @@ const EXPRESSION: (&str, &str) = ("regex parse error:\n", "\nerror: ");
 /// What may be said, and what is said in its place and in that of the rest of the line.
 type Plainer = (&'static str, fn(&str) -> String);
 
-const PLAINER: [Plainer; 5] = [
+/// Of all of it, where no part is at fault.
+const TOO_MUCH: &str = "all together is more than one grammar may be; declare less, or list and bound less of it";
+
+const PLAINER: [Plainer; 8] = [
+    ("initial lexer configuration (grammar) too big", |_| TOO_MUCH.into()),
+    ("lexer precomputation failed", |_| TOO_MUCH.into()),
+    ("grammar size (number of symbols) too big", |_| TOO_MUCH.into()),
     ("Unimplemented keys: [", |rest| {
         format!("the schema has keywords that are not supported: {}", rest.trim_end_matches(']'))
     }),
@@ -89,7 +95,7 @@ fn plainer(complaint: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{GrammarError, LONGEST, of_compiler, refused};
+    use super::{GrammarError, LONGEST, TOO_MUCH, of_compiler, refused};
 
     fn told(complaint: &str, ours: bool) -> String {
         match of_compiler(complaint, ours) {
@@ -128,6 +134,8 @@ mod tests {
                 "only references within the schema, as #/$defs/name, are supported, not 'http://a.example/b'",
             ),
             ("Invalid type: foo\n\n<backtrace>", "Invalid type: foo"),
+            ("initial lexer configuration (grammar) too big (limit for this grammar: 1000000)", TOO_MUCH),
+            ("grammar size (number of symbols) too big (limit for this grammar: 500000)", TOO_MUCH),
         ] {
             assert_eq!(told(complaint, false), plain);
         }
