@@ -4,7 +4,8 @@
     lily serve --model DIR &
     bench/cached_first_token.py --tokens 32768
 
-Prints medians in milliseconds, and the tokens that the server says it had cached. Needs nothing but Python.
+Prints medians in milliseconds, and the tokens that the server says it had cached: at first those that it found on disk, if it was
+started again with --cache-dir. Needs nothing but Python.
 """
 import argparse
 import http.client
@@ -52,13 +53,13 @@ def main():
     args = arguments()
     drawn = random.Random(1)
     prompt = [drawn.randrange(args.vocabulary) for _ in range(args.tokens)]
-    cold, _ = first_token(args.url, prompt)
+    first, found = first_token(args.url, prompt)
     warm, single = [], []
     for _ in range(args.repeats):
         milliseconds, cached = first_token(args.url, prompt)
         warm.append(milliseconds)
         single.append(first_token(args.url, [drawn.randrange(args.vocabulary)])[0])
-    print(f"{args.tokens} tokens: {cold:.0f} ms at first; again {statistics.median(warm):.1f} ms, {cached} of them cached; "
+    print(f"{args.tokens} tokens: {first:.0f} ms at first, {found} of them cached; again {statistics.median(warm):.1f} ms, {cached} of them cached; "
           f"one token {statistics.median(single):.1f} ms")
 
 
