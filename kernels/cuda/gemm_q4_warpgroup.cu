@@ -1,33 +1,32 @@
-// gemm_q4 and gemm_q4_add for Hopper: a block makes 128 outputs of 128 rows, as warpgroup.h has it.
+// gemm_q4 and gemm_q4_add for Hopper: a block makes 128 outputs of 128 rows, as warpgroup.h has it, or of the one named 32, which is
+// for so few rows that else there would be few blocks, of 32 or 16, as warpgroup_few.h has it.
 //
-// Grid {ceil(rows / 128), sum over the matrices of ceil(outputs / 128), 1}, 256 threads.
+// Grid {ceil(rows / rows of a block), sum over the matrices of ceil(outputs / 128), 1}, 256 threads.
 #pragma once
-#include "warpgroup.h"
+#include "warpgroup_few.h"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 constant constexpr uint STAGED_OUTPUTS = WARPGROUP_OUTPUTS + 4;  // of a token, in floats: spreads them over the banks
 
-template <uint TOKENS, bool ADD>
+template <uint TOKENS, bool ADD, class Product>
 static __device__ __forceinline__ void gemm_warpgroup_tile(const Matrix& matrix, const half* x, float* y, uint rows,
                                                            uint inner, uint outputs, uint pitch, uint row0,
                                                            uint column0, char* memory, uint thread_index) {
-  WarpgroupSource<TOKENS> source;
-#pragma unroll
-  for (uint i = 0; i < TOKENS / 32; i++)
-    source.x[i] = x + metal::min(row0 + thread_index / 8 + i * 32, rows - 1) * inner + thread_index % 8 * 8;
+  typename Product::Source source;
+  source.tokens([&](uint token) { return x + metal::min(row0 + token, rows - 1) * inner; }, thread_index);
   source.weights([&](uint output) { return rows_from<4>(matrix, metal::min(column0 + output, outputs - 1), inner); },
                  thread_index);
-  WarpgroupProduct<TOKENS> product;
+  Product product;
   product.run(source, inner, memory, thread_index);
 
   float* staged = (float*)memory;
   const uint lane = thread_index % 32, warp = thread_index / 32;
   float* place = staged + lane % 4 * 2 * STAGED_OUTPUTS + warp * 16 + lane / 4;
 #pragma unroll
-  for (uint i = 0; i < TOKENS / 32; i++) {
+  for (uint i = 0; i < (TOKENS + 31) / 32; i++) {
     const float* sums = product.sums(i);
 #pragma unroll
-    for (uint e = 0; e < 16; e++)
+    for (uint e = 0; e < metal::min(TOKENS / 2, 16u); e++)
       place[(i * 32 + e / 4 * 8 + e % 2) * STAGED_OUTPUTS + e % 4 / 2 * 8] = sums[e];
   }
   __syncthreads();
@@ -47,7 +46,7 @@ static __device__ __forceinline__ void gemm_warpgroup(const Matrix& matrix, cons
   char* memory = launch_memory();
   const uint row0 = blockIdx.x * WARPGROUP_TOKENS, thread_index = threadIdx.x;
   with_tokens(metal::min(rows - row0, WARPGROUP_TOKENS), [&](auto tokens) {
-    gemm_warpgroup_tile<tokens.COUNT, ADD>(matrix, x, y, rows, inner, outputs, pitch, row0, column0, memory, thread_index);
+    gemm_warpgroup_tile<tokens.COUNT, ADD, WarpgroupProduct<tokens.COUNT>>(matrix, x, y, rows, inner, outputs, pitch, row0, column0, memory, thread_index);
   });
 }
 
@@ -88,4 +87,18 @@ extern "C" __global__ void __launch_bounds__(256, 2)
   gemm_warpgroup<true>(Matrix{w, scales, biases}, x, y, p.rows, p.inner, p.outputs, p.outputs,
                        blockIdx.y * WARPGROUP_OUTPUTS);
 }
+
+#ifdef LILY_FEW_TOKENS
+extern "C" __global__ void __launch_bounds__(256, 3)
+    lily_gemm_q4_add_32_warpgroup(const uint* w, const bfloat* scales, const bfloat* biases, const half* x, float* y,
+                                  const GemmAddParams p) {
+  char* memory = launch_memory();
+  const uint tile = p.rows <= 128 ? 16 : 32, row0 = blockIdx.x * tile;
+  with_few_tokens(metal::min(p.rows - row0, tile), [&](auto tokens) {
+    gemm_warpgroup_tile<tokens.COUNT, true, FewProduct<tokens.COUNT>>(Matrix{w, scales, biases}, x, y, p.rows, p.inner, p.outputs,
+                                                                      p.outputs, row0, blockIdx.y * WARPGROUP_OUTPUTS, memory,
+                                                                      threadIdx.x);
+  });
+}
+#endif
 #endif

@@ -18,17 +18,27 @@ constant constexpr uint OUTPUT_BYTES = GROUP / 2;   // and for an output
 constant constexpr uint STAGE_BYTES = WARPGROUP_TOKENS * TOKEN_BYTES + WARPGROUP_OUTPUTS * OUTPUT_BYTES;
 static_assert(STAGES * STAGE_BYTES + 1024 == 82944, "as the products are launched with");
 
-// What a kernel is given at launch, from where descriptors can begin.
+// What a kernel is given at launch, from where descriptors can begin. (Counted from `given`, so that the compiler knows whose memory
+// it is: it has instructions of its own.)
 LILY_INLINE char* launch_memory() {
   extern __shared__ uint4 given[];
-  return (char*)(((ulong)given + 1023) / 1024 * 1024);
+  return (char*)given + (1024 - shared_address(given) % 1024) % 1024;
 }
 
+// Constants of two_weights() in registers: known to the compiler, they would cost it an instruction more each time. An address's
+// highest bit is 0, which it does not know.
+struct RebuildConstants {
+  uint exponent, steps;
+
+  LILY_INLINE RebuildConstants(const void* address)
+      : exponent(0x64006400u + uint((ulong)address >> 63)), steps(0x2c003c00u + uint((ulong)address >> 63)) {}
+};
+
 // Weights 2 t and 2 t + 1 of a word, t in `selector`, as halves q · scale + bias, as rebuild.h makes them.
-LILY_INLINE uint two_weights(uint word, uint selector, uint scales, uint biases) {
+LILY_INLINE uint two_weights(uint word, uint selector, uint scales, uint biases, const RebuildConstants& constants) {
   // The byte twice, 16 bits apart: its low nibble under the exponent of 1024 is 1024 + q, the high one 1024 + 16 q.
-  const uint both = (__byte_perm(word, 0, selector) & 0x00f0000fu) | 0x64006400u;
-  return multiply_add_halves(multiply_add_halves(both, 0x2c003c00u, 0xd400e400u), scales, biases);
+  const uint both = (__byte_perm(word, 0, selector) & 0x00f0000fu) | constants.exponent;
+  return multiply_add_halves(multiply_add_halves(both, constants.steps, 0xd400e400u), scales, biases);
 }
 
 // Where a thread's copies come from.
@@ -37,6 +47,13 @@ struct WarpgroupSource {
   const half* x[TOKENS / 32];  // tokens thread / 8 + 32 i, from column thread % 8 * 8 on
   const uint4* w;              // output thread / 2, half thread % 2 of its 32 bytes
   const bfloat* factor;        // by lane % 4: scale and bias of the output of sums[0], then of sums[2]
+
+  // Sets the sources of tokens, a row each.
+  template <class TokenOf>
+  LILY_INLINE void tokens(TokenOf token_of, uint thread_index) {
+#pragma unroll
+    for (uint i = 0; i < TOKENS / 32; i++) x[i] = token_of(thread_index / 8 + i * 32) + thread_index % 8 * 8;
+  }
 
   // Sets the sources of weights; the matrix begins with a row each for the block's outputs as row_of(output) has them.
   template <class RowOf>
@@ -50,6 +67,7 @@ struct WarpgroupSource {
 
 template <uint TOKENS>
 struct WarpgroupProduct {
+  using Source = WarpgroupSource<TOKENS>;
   static constexpr uint WIDE = TOKENS / 64, NARROW = TOKENS / 32 % 2;
   WarpgroupSums<64> wide[WIDE == 0 ? 1 : WIDE];
   WarpgroupSums<32> narrow;
@@ -70,6 +88,7 @@ struct WarpgroupProduct {
   LILY_INLINE void run(const WarpgroupSource<TOKENS>& source, uint inner, char* memory, uint thread_index) {
     const uint lane = thread_index % 32, steps = inner / GROUP;
     const uint selector = lane % 4 * 0x0101u;
+    const RebuildConstants constants(source.w);
     // The lane's first row of weights among the block's; the second is 8 further. Its halves are exchanged in rows 4 to 7.
     const uint row = thread_index / 32 * 16 + lane / 4, exchange = lane / 16;
     const uint row_place = WARPGROUP_TOKENS * TOKEN_BYTES + row * OUTPUT_BYTES;
@@ -112,10 +131,10 @@ struct WarpgroupProduct {
 #pragma unroll
         for (uint k = 0; k < 2; k++) {
           // Of words 2 k and 2 k + 1 of the half.
-          const uint4 a = uint4(two_weights(k == 0 ? first.x : first.z, selector, scales[0], biases[0]),
-                                two_weights(k == 0 ? second.x : second.z, selector, scales[1], biases[1]),
-                                two_weights(k == 0 ? first.y : first.w, selector, scales[0], biases[0]),
-                                two_weights(k == 0 ? second.y : second.w, selector, scales[1], biases[1]));
+          const uint4 a = uint4(two_weights(k == 0 ? first.x : first.z, selector, scales[0], biases[0], constants),
+                                two_weights(k == 0 ? second.x : second.z, selector, scales[1], biases[1], constants),
+                                two_weights(k == 0 ? first.y : first.w, selector, scales[0], biases[0], constants),
+                                two_weights(k == 0 ? second.y : second.w, selector, scales[1], biases[1], constants));
           begin_products();
           const ulong columns = tokens + (part * 2 + k) * 2;
 #pragma unroll

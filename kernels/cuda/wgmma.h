@@ -63,4 +63,30 @@ struct WarpgroupSums<32> {
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b));
   }
 };
+
+template <>
+struct WarpgroupSums<16> {
+  float sums[8];
+
+  LILY_INLINE void add_product(uint4 a, ulong b) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;}"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]), "+f"(sums[4]), "+f"(sums[5]), "+f"(sums[6]), "+f"(sums[7])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b));
+  }
+};
+
+template <>
+struct WarpgroupSums<8> {
+  float sums[4];
+
+  LILY_INLINE void add_product(uint4 a, ulong b) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1, 0;}"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b));
+  }
+};
 #endif

@@ -293,14 +293,20 @@ pub(crate) struct ManyRows {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MixerRows {
     pub(crate) projected: Slice<f32>,
+    pub(crate) mixed: Slice<f16>,
+    /// Of DeltaNet.
     pub(crate) convolved: Slice<f32>,
     pub(crate) decay: Slice<f32>,
     pub(crate) beta: Slice<f32>,
     pub(crate) o: Slice<f32>,
-    pub(crate) q: Slice<f32>,
-    pub(crate) mixed: Slice<f16>,
-    /// Of DeltaNet's chunks, with Hopper's kernels.
+    /// Of its chunks, with Hopper's kernels.
     pub(crate) factors: Slice<[u32; 4]>,
+    /// Of attention.
+    pub(crate) q: Slice<f32>,
+    /// What it has of pieces of the context, with Hopper's kernels, for as many rows as the largest step has: `[..][256]` and
+    /// `[..][2]`.
+    pub(crate) sums: Slice<f32>,
+    pub(crate) weights: Slice<f32>,
 }
 
 /// Of the experts. Pairs are `[rows][9]`, the last of a row the shared expert's.
@@ -344,17 +350,23 @@ fn factors(shapes: &Shapes, sizes: &Sizes, rows: usize) -> usize {
 fn many(shapes: &Shapes, sizes: &Sizes, rows: usize, mut carver: Carver) -> (ManyRows, u64) {
     let x = carver.take(rows * shapes.hidden);
     let normed = carver.take(rows * shapes.hidden);
-    // A mixer and the experts never run at the same time, nor does the head.
+    // A mixer and the experts never run at the same time, nor does the head, nor mixers of both kinds.
     let [mut in_mixer, mut in_moe, mut in_head] = [carver; 3];
+    let projected = in_mixer.take(rows * projected(shapes));
+    let mixed = in_mixer.take(rows * shapes.value_size().max(shapes.query_size()));
+    let [mut in_delta_net, mut in_attention] = [in_mixer; 2];
+    let parts = if sizes.tiles == Tiles::Warpgroup { sizes.prefill_rows.max(rows) } else { 0 };
     let mixer = MixerRows {
-        projected: in_mixer.take(rows * projected(shapes)),
-        convolved: in_mixer.take(rows * shapes.channels()),
-        decay: in_mixer.take(rows * shapes.value_heads),
-        beta: in_mixer.take(rows * shapes.value_heads),
-        o: in_mixer.take(rows * shapes.value_heads * DELTA_HEAD),
-        q: in_mixer.take(rows * shapes.query_size()),
-        mixed: in_mixer.take(rows * shapes.value_size().max(shapes.query_size())),
-        factors: in_mixer.take(factors(shapes, sizes, rows)),
+        projected,
+        mixed,
+        convolved: in_delta_net.take(rows * shapes.channels()),
+        decay: in_delta_net.take(rows * shapes.value_heads),
+        beta: in_delta_net.take(rows * shapes.value_heads),
+        o: in_delta_net.take(rows * shapes.value_heads * DELTA_HEAD),
+        factors: in_delta_net.take(factors(shapes, sizes, rows)),
+        q: in_attention.take(rows * shapes.query_size()),
+        sums: in_attention.take(parts * shapes.query_size()),
+        weights: in_attention.take(parts * shapes.query_heads * 2),
     };
     let moe = MoeRows {
         router: in_moe.take(rows * (shapes.experts + 1)),
@@ -367,7 +379,8 @@ fn many(shapes: &Shapes, sizes: &Sizes, rows: usize, mut carver: Carver) -> (Man
         y: in_moe.take(rows * RANKS * shapes.hidden),
     };
     let sampling = sampling(shapes, MAX_DECODE_ROWS, &mut in_head);
-    (ManyRows { x, normed, mixer, moe, sampling }, in_mixer.used.max(in_moe.used).max(in_head.used))
+    let used = [in_delta_net.used, in_attention.used, in_moe.used, in_head.used].into_iter().fold(0, u64::max);
+    (ManyRows { x, normed, mixer, moe, sampling }, used)
 }
 
 /// Cuts a buffer into slices, one after another, each aligned to 256 bytes.

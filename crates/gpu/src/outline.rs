@@ -234,7 +234,8 @@ mod tests {
         assert_eq!(long.plan.stages.len(), short.plan.stages.len(), "the parts run together");
     }
 
-    /// Of 256 experts and the shared one a threadgroup makes 8 outputs in kernels/router.metal, 32 of 64 rows in router_many.metal.
+    /// Of 256 experts and the shared one a threadgroup makes 8 outputs in kernels/router.metal, 32 of 64 rows in
+    /// router_many.metal, 8 of 16 where rows are few.
     #[test]
     fn the_router_has_the_threadgroups_it_needs() {
         for (step, grid) in

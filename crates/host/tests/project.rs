@@ -257,8 +257,14 @@ fn router_logits() {
 
 #[test]
 fn router_logits_of_many_rows() {
-    let many = |shape: &Shape, rows: usize| check_router(shape, "router_many", rows, [64, 32]);
-    for rows in [1, 31, 63, 64, 65, 130] {
+    let many = |shape: &Shape, rows: usize| {
+        let mut bits = Vec::new();
+        let kernels = [("router_many_64", [64, 32]), ("router_many_16", [16, 8])];
+        for (kernel, tile) in kernels.into_iter().take(if shape.hidden.is_multiple_of(128) { 2 } else { 1 }) {
+            same_bits(kernel, &check_router(shape, kernel, rows, tile), &mut bits);
+        }
+    };
+    for rows in [1, 15, 31, 63, 64, 65, 130] {
         many(&TINY, rows);
     }
     many(&ODD, 70);

@@ -65,7 +65,7 @@ const fn project_add(name: &'static str, rows: u32, of: &Kernel) -> Kernel {
 }
 
 /// Arguments of other kernels, one after the other.
-const fn joined<const COUNT: usize>(parts: &[&[Argument]]) -> [Argument; COUNT] {
+pub(super) const fn joined<const COUNT: usize>(parts: &[&[Argument]]) -> [Argument; COUNT] {
     let mut all = [const { argument("", 0, Read, 0) }; COUNT];
     let (mut part, mut place, mut slot) = (0, 0, 0);
     while part < parts.len() {

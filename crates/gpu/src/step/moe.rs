@@ -4,8 +4,8 @@ use crate::device::Tiles;
 use crate::kernel::Kernel;
 use crate::kernels::{
     self, CountParams, DOWN_OUTPUTS, EXPERTS_COMBINE, EXPERTS_DOWN, EXPERTS_UP, ExpertsCombine, ExpertsDown,
-    ExpertsGemmDown, ExpertsGemmUp, ExpertsUp, PRODUCT_COLUMNS, ROUTE_SORT, ROUTE_TOP8, ROUTER_MANY, ROUTER_OUTPUTS,
-    ROUTER_TILE_OUTPUTS, ROUTER_TILE_ROWS, RouteSort, RouteTop8, Router, RouterMany, SortParams, UP_OUTPUTS,
+    ExpertsGemmDown, ExpertsGemmUp, ExpertsUp, PRODUCT_COLUMNS, ROUTE_SORT, ROUTE_TOP8, ROUTER_OUTPUTS, RouteSort,
+    RouteTop8, Router, RouterMany, SortParams, UP_OUTPUTS,
 };
 use crate::memory::{FewRows, ManyRows, expert_blocks, expert_tile};
 use crate::recorder::Recorder;
@@ -112,15 +112,27 @@ pub(super) fn many(model: &Model<'_>, recorder: &mut Recorder, step: Many, weigh
         p: CountParams { count: rows as u32 },
     };
     let outputs = shapes.experts as u32 + 1;
-    let grid = [outputs.div_ceil(ROUTER_TILE_OUTPUTS), (rows as u32).div_ceil(ROUTER_TILE_ROWS), 1];
+    // Large tiles read less, small ones are more. A row has the same bits in either.
+    let few = if model.sizes.tiles == Tiles::Warpgroup { 512 } else { 64 };
+    let (kernel, [tile, across]): (&Kernel, [u32; 2]) = if rows <= few && shapes.hidden.is_multiple_of(128) {
+        (&kernels::ROUTER_MANY_16, [16, 8])
+    } else {
+        (&kernels::ROUTER_MANY_64, [64, 32])
+    };
+    let grid = [outputs.div_ceil(across), (rows as u32).div_ceil(tile), 1];
     let parameters = gate.parameters() + shared_gate.parameters();
-    recorder.add(router.dispatch(grid, ROUTER_MANY.max_threads).costing(&[], rows as u64 * parameters));
+    recorder.add(router.dispatch(kernel, grid, kernel.max_threads).costing(&[], rows as u64 * parameters));
     let p = CountParams { count: rows as u32 };
     let choose = RouteTop8 { logits: moe.router, chosen: moe.chosen, weights: moe.weights, p };
     recorder.add(choose.dispatch([rows.div_ceil(ROUTE_TOP8.simdgroups()) as u32, 1, 1], ROUTE_TOP8.max_threads));
     // Tensor operations round otherwise than SIMD-group matrices do. Where both are there, which of them a row meets must not
     // depend on how many others the step has.
     let (tile, columns, [up_kernel, down_kernel]): (usize, u32, [&Kernel; 2]) = match model.sizes.tiles {
+        Tiles::Warpgroup if warpgroup::few_each(shapes, rows) => (
+            warpgroup::FEW_ROWS,
+            warpgroup::COLUMNS,
+            [&warpgroup::EXPERTS_GEMM_UP_32, &warpgroup::EXPERTS_GEMM_DOWN_32],
+        ),
         Tiles::Warpgroup => {
             (warpgroup::ROWS, warpgroup::COLUMNS, [&warpgroup::EXPERTS_GEMM_UP, &warpgroup::EXPERTS_GEMM_DOWN])
         }

@@ -195,7 +195,10 @@ pub(super) fn add_many(
     x: Slice<f32>,
 ) {
     let &Linear { w, scales, biases, inner, outputs, .. } = linear;
-    let tile = GEMM_ADD.tile(model, rows);
+    let mut tile = GEMM_ADD.tile(model, rows);
+    if model.sizes.tiles == Tiles::Warpgroup {
+        (tile.kernel, tile.rows) = warpgroup::add_tile(model.shapes, rows, inner);
+    }
     let p = GemmAddParams { rows: rows as u32, inner: inner as u32, outputs: outputs as u32 };
     let product = GemmQ4Add { w, scales, biases, x: input, y: x, p };
     let grid = [rows.div_ceil(tile.rows) as u32, (outputs as u32).div_ceil(tile.columns), 1];

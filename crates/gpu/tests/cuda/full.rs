@@ -65,7 +65,7 @@ pub(crate) fn gpu_with(sequences: usize, options: cuda::Options) -> Option<(GpuB
     let checkpoint = checkpoint()?;
     let device = device_with(options)?;
     let start = Instant::now();
-    let context = lengths().iter().fold(CONTEXT, |context, length| context.max(length + 1024));
+    let context = lengths().iter().fold(CONTEXT, |context, length| context.max(length + CONTEXT));
     let standard = Options::new(context, sequences);
     let options = Options { prefill_rows: numbers("LILY_CUDA_ROWS", &[standard.prefill_rows])[0], ..standard };
     let gpu = GpuBackend::new(device, &checkpoint, options).unwrap_or_else(|error| panic!("{error}"));
@@ -109,6 +109,39 @@ fn large_speed() {
         steps[8..].sort();
         let rate = (steps.len() - 8) as f64 / sum.as_secs_f64();
         println!("decode at {length}: {rate:.1} tok/s (median step {:.3?})", steps[8 + 64]);
+    }
+}
+
+/// The time of a step of few tokens more than a few-row step takes, after prompts of so many, multiples of 64: what is left of a
+/// prompt whose beginning is cached.
+#[test]
+fn large_rest_speed() {
+    let Some((mut gpu, checkpoint)) = gpu(1) else { return };
+    let vocabulary = checkpoint.config.vocab_size;
+    let mut state = gpu.create().expect("a slot");
+    for length in lengths() {
+        gpu.truncate(&mut state, 0).expect("to the start");
+        if length > 0 {
+            run(&mut gpu, &mut state, &prompt(vocabulary, length), Want::Nothing);
+        }
+        for rows in [9, 16, 64, 128, 256] {
+            let tokens = prompt(vocabulary, rows);
+            let mut timed = || {
+                let start = Instant::now();
+                next(&mut gpu, &mut state, &tokens, greedy(vocabulary, 0));
+                let time = start.elapsed();
+                // To where the next is not cut.
+                let rest = prompt(vocabulary, rows.next_multiple_of(64) - rows);
+                if !rest.is_empty() {
+                    run(&mut gpu, &mut state, &rest, Want::Nothing);
+                }
+                time
+            };
+            // Plans are made in the first.
+            let mut times: Vec<Duration> = (0..8).map(|_| timed()).skip(1).collect();
+            times.sort();
+            println!("{rows} tokens after {length}: {:.2?} ({:.2?} to {:.2?})", times[3], times[0], times[6]);
+        }
     }
 }
 

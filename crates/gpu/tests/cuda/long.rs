@@ -84,6 +84,34 @@ fn few_rows_see_all_of_a_long_context() {
     );
 }
 
+/// The same of many rows, whose kernels round to halves.
+const MANY_NEAR: f64 = 5e-3;
+
+/// The logits of the last page, all tokens having come in steps of many rows.
+fn last_page(tiles: Tiles, (config, weights): &(Config, Weights), tokens: &[u32]) -> Vec<f32> {
+    let mut gpu = gpu(tiles, config, weights, Options { prefill_rows: 1024, ..Options::new(tokens.len(), 1) });
+    let mut state = gpu.create().expect("a slot");
+    let (before, page) = tokens.split_at(tokens.len() - 64);
+    run(&mut gpu, &mut state, before, Want::Nothing);
+    logits(&mut gpu, &mut state, page)
+}
+
+#[test]
+fn many_rows_see_all_of_a_long_context() {
+    let [own, other] = tiles()[..] else { return println!("SKIPPED: no GPU with kernels of its own") };
+    let model = attention();
+    let tokens = tokens(5, TINY_VOCABULARY, 64 * 390);
+    for page in [0, OTHER_PAGE, 129, 385] {
+        let mut changed = tokens.clone();
+        changed[page * 64..][..64].iter_mut().for_each(|token| *token = (*token + 1) % TINY_VOCABULARY as u32);
+        let [ours, theirs, changed] =
+            [(own, &tokens), (other, &tokens), (own, &changed)].map(|(tiles, tokens)| last_page(tiles, &model, tokens));
+        let [error, of_a_page] = [&theirs, &changed].map(|other| farthest(&ours, other, model.0.vocab_size));
+        println!("many rows: {error:.2e}, with other tokens in page {page} {of_a_page:.2e}");
+        assert!(error < MANY_NEAR && of_a_page > 2.0 * error, "{error:e}, {of_a_page:e}");
+    }
+}
+
 /// Tokens before the step that is compared, and in it; together a power of two, which is what a step's context is rounded up to.
 const BEFORE: usize = 64 * 244;
 const STEP: usize = 64 * 12;
