@@ -11,11 +11,12 @@ use serde_json::{Map, Value};
 use super::branches::{Branch, branches};
 use super::document::{Budget, Document};
 use super::followable::followable;
-use super::latitude::{Latitude, States};
+use super::latitude::{Latitude, States, leave_out};
 use super::nesting::{check_schema, check_side_by_side};
 use super::parameter::{Parameter, says_nothing};
 use super::reason::refused;
 use super::schema::check_ending;
+use super::states::Counter;
 use super::text::RULES;
 use super::{GrammarError, lark_string};
 use crate::ToolSet;
@@ -94,19 +95,18 @@ impl Part {
     }
 
     fn leave_out(&self, path: &str, reason: impl Display) -> Result<(), GrammarError> {
-        let states = States::default();
-        Latitude { function: &self.function, strict: self.strict, states: &states }.leave_out(path, reason)
+        leave_out(&self.function, self.strict, path, reason)
     }
 }
 
 impl ForcedCalls<'_> {
     /// # Errors
     /// [`GrammarError::Parameter`] where a schema has no value, or cannot be followed.
-    pub(super) fn write(&self, looser: &Looser) -> Result<Calls, GrammarError> {
+    pub(super) fn write(&self, looser: &Looser, counter: &Counter) -> Result<Calls, GrammarError> {
         let tools = ToolSet::new(self.definitions);
         let mut calls = Calls { grammar: RULES.into(), parts: Vec::new(), sample: None };
         let mut functions = Vec::new();
-        let (budget, states, mut names) = (Budget::default(), States::default(), HashSet::new());
+        let (budget, states, mut names) = (Budget::default(), States::new(counter), HashSet::new());
         for (index, function) in self.definitions.iter().filter_map(|tool| tool.get("function")).enumerate() {
             let Some(name) = function.get("name").and_then(Value::as_str) else { continue };
             // Of two of one name the first counts, as where calls are read.
@@ -353,11 +353,12 @@ fn at(error: GrammarError, function: &str, path: &str) -> GrammarError {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{ForcedCalls, GrammarError, Looser};
+    use super::{Counter, ForcedCalls, GrammarError, Looser};
 
     fn write(parameters: Value) -> Result<String, GrammarError> {
         let definitions = [json!({"type": "function", "function": {"name": "f", "parameters": parameters}})];
-        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: false }.write(&Looser::new())?;
+        let calls = ForcedCalls { definitions: &definitions, function: None, parallel: false }
+            .write(&Looser::new(), &Counter::default())?;
         Ok(calls.grammar)
     }
 

@@ -7,33 +7,25 @@ use std::fmt::Display;
 
 use llguidance::derivre::RegexAst;
 
-use super::states::{Measure, measure};
+use super::states::{Counter, Measure};
 use super::{GrammarError, MOST_LEXER_STATES};
 
 /// States that are left to what no length or pattern is of: free texts, JSON, the tags.
 const OTHERS: usize = 5000;
-/// States that are made to count them, those of what proves too large among them.
-const MOST_COUNTED: usize = 4 * MOST_LEXER_STATES;
 
 /// The states that the lexer of a reply may make, of which no more are given away than there are: a reply that could come to
 /// more would die midway.
-pub(super) struct States {
+pub(super) struct States<'c> {
     left: Cell<usize>,
-    to_count: Cell<usize>,
     known: RefCell<HashSet<String>>,
+    counter: &'c Counter,
 }
 
-impl Default for States {
-    fn default() -> Self {
-        Self {
-            left: Cell::new(MOST_LEXER_STATES - OTHERS),
-            to_count: Cell::new(MOST_COUNTED),
-            known: RefCell::default(),
-        }
+impl<'c> States<'c> {
+    pub(super) fn new(counter: &'c Counter) -> Self {
+        Self { left: Cell::new(MOST_LEXER_STATES - OTHERS), known: RefCell::default(), counter }
     }
-}
 
-impl States {
     /// Whether there are so many left. What has the same key has the same states.
     pub(super) fn take(&self, key: &str, count: usize) -> bool {
         if self.known.borrow().contains(key) {
@@ -50,18 +42,16 @@ impl States {
         if self.known.borrow().contains(key) {
             return Some(true);
         }
-        let most = self.left.get().min(self.to_count.get());
-        if most == 0 {
-            return Some(false);
-        }
-        let measured = measure(expression, most);
-        let counted = if let Measure::States(count) = measured { count } else { most };
-        self.to_count.set(self.to_count.get().saturating_sub(counted));
-        match measured {
+        match self.counter.measure(key, expression, self.left.get()) {
             Measure::Nothing => None,
             Measure::States(count) => Some(self.take(key, count)),
             Measure::TooMany => Some(false),
         }
+    }
+
+    /// Whether no text is of the expression.
+    pub(super) fn is_nothing(&self, key: &str, expression: &RegexAst) -> bool {
+        self.counter.measure(key, expression, self.left.get()) == Measure::Nothing
     }
 }
 
@@ -69,7 +59,7 @@ impl States {
 pub(super) struct Latitude<'f> {
     pub(super) function: &'f str,
     pub(super) strict: bool,
-    pub(super) states: &'f States,
+    pub(super) states: &'f States<'f>,
 }
 
 impl Latitude<'_> {
@@ -78,27 +68,36 @@ impl Latitude<'_> {
     /// # Errors
     /// If the function is strict.
     pub(super) fn leave_out(&self, path: &str, reason: impl Display) -> Result<(), GrammarError> {
-        if self.strict {
-            return Err(self.refusal(path, reason));
-        }
-        tracing::debug!(function = self.function, path, %reason, "a forced call is not held to all of its schema");
-        Ok(())
+        leave_out(self.function, self.strict, path, reason)
     }
+}
 
-    pub(super) fn refusal(&self, path: &str, reason: impl Display) -> GrammarError {
-        GrammarError::Parameter { function: self.function.into(), path: path.into(), reason: reason.to_string() }
+/// Goes without what is at the path of a function.
+///
+/// # Errors
+/// If the function is strict.
+pub(super) fn leave_out(function: &str, strict: bool, path: &str, reason: impl Display) -> Result<(), GrammarError> {
+    if strict {
+        return Err(GrammarError::Parameter {
+            function: function.into(),
+            path: path.into(),
+            reason: reason.to_string(),
+        });
     }
+    tracing::debug!(function, path, %reason, "a forced call is not held to all of its schema");
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use llguidance::derivre::RegexAst;
 
-    use super::{MOST_LEXER_STATES, States};
+    use super::{Counter, MOST_LEXER_STATES, States};
 
     #[test]
     fn no_more_states_are_given_away_than_there_are() {
-        let states = States::default();
+        let counter = Counter::default();
+        let states = States::new(&counter);
         assert!(states.take("a", MOST_LEXER_STATES / 2));
         assert!(states.take("a", MOST_LEXER_STATES / 2), "it has them already");
         assert!(!states.take("b", MOST_LEXER_STATES / 2));
@@ -109,14 +108,39 @@ mod tests {
     /// A request of nothing but such expressions takes no longer than a few of them.
     #[test]
     fn counting_comes_to_an_end() {
-        let states = States::default();
+        let counter = Counter::default();
+        let states = States::new(&counter);
         let hostile = |count: usize| RegexAst::Regex(format!("(?s:.*)e[a-z ]{{{}}}", 40 + count));
-        for count in 0..4 {
+        for count in 0..10 {
             assert_eq!(states.take_counted(&count.to_string(), &hostile(count)), Some(false));
         }
-        while states.to_count.get() > 0 {
-            states.take_counted("x", &hostile(0));
-        }
+        assert!(counter.is_spent());
         assert_eq!(states.take_counted("a", &RegexAst::Regex("a".into())), Some(false));
+    }
+
+    /// However few states are left, so that no count makes more than a few, each of which is dear.
+    #[test]
+    fn counting_comes_to_an_end_where_few_states_are_left() {
+        let counter = Counter::default();
+        let states = States::new(&counter);
+        let left = states.left.get();
+        assert!(states.take("a", left - 20));
+        let dear = |from: usize| {
+            let ways: Vec<String> = (from..from + 500).map(|way| format!("[a-z]{{0,{}}}x{way}", 50 + way)).collect();
+            RegexAst::Regex(format!("(?s:.*)({})(?s:.*)", ways.join("|")))
+        };
+        assert!((0..8).all(|count| states.take_counted(&count.to_string(), &dear(count)) == Some(false)));
+        assert!(counter.is_spent());
+        assert_eq!(states.take_counted("b", &RegexAst::Regex("b".into())), Some(false));
+    }
+
+    #[test]
+    fn what_has_been_counted_is_not_again() {
+        let counter = Counter::default();
+        let hostile = RegexAst::Regex("(?s:.*)e[a-z ]{40}".into());
+        for _ in 0..100 {
+            assert_eq!(States::new(&counter).take_counted("a", &hostile), Some(false));
+        }
+        assert!(!counter.is_spent());
     }
 }

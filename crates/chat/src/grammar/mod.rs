@@ -44,6 +44,7 @@ use calls::{Calls, Looser, Part};
 use masks::Masks;
 use reason::refused;
 use slices::Slices;
+use states::Counter;
 use thinking::Thinking;
 use vocabulary::Vocabulary;
 
@@ -163,8 +164,8 @@ impl Grammars {
     }
 
     fn compiled(&self, forced: &ForcedCalls<'_>, primed: &str) -> Result<Masks, GrammarError> {
-        let mut looser = Looser::new();
-        let calls = forced.write(&looser)?;
+        let (mut looser, counter) = (Looser::new(), Counter::default());
+        let calls = forced.write(&looser, &counter)?;
         let mut refusal = match self.whole(&calls, primed) {
             Ok(masks) => return Ok(masks),
             Err(refusal) => refusal,
@@ -176,7 +177,7 @@ impl Grammars {
             }
         }
         if !looser.is_empty() {
-            match self.whole(&forced.write(&looser)?, primed) {
+            match self.whole(&forced.write(&looser, &counter)?, primed) {
                 Ok(masks) => return Ok(masks),
                 Err(looser) => refusal = looser,
             }
@@ -194,7 +195,7 @@ impl Grammars {
                 left -= part.grammar.len();
             }
             if all > 0
-                && let Ok(masks) = self.whole(&forced.write(&looser)?, primed)
+                && let Ok(masks) = self.whole(&forced.write(&looser, &counter)?, primed)
             {
                 return Ok(masks);
             }

@@ -1,13 +1,18 @@
 //! How many states a lexer has for an expression, of which a reply's may not make more than so many.
 
-use std::collections::HashSet;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 
 use llguidance::derivre::{RegexAst, RegexBuilder, StateID};
 
 /// What one step of a lexer may cost at most, far below where a reply's [gives up](super::STEP_FUEL).
 const DEAREST_STEP: u64 = 20_000;
-/// What all steps may cost: some tenths of a second.
+/// What all steps of one expression may cost: some tenths of a second.
 const DEAREST: u64 = 3_000_000;
+/// What those of all expressions of a request may cost, to count states that prove too many among them.
+const MOST_COST: u64 = 2 * DEAREST;
+/// What an expression costs that has no states to speak of, and each byte of its text.
+const LEAST_COST: u64 = 100;
 
 /// What there is to an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +25,58 @@ pub(super) enum Measure {
     TooMany,
 }
 
+/// Counts the states of a request's expressions, each once, for no more than [`MOST_COST`].
+pub(super) struct Counter {
+    left: Cell<u64>,
+    /// Each with how many states were asked for.
+    known: RefCell<HashMap<String, (usize, Measure)>>,
+}
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self { left: Cell::new(MOST_COST), known: RefCell::default() }
+    }
+}
+
+impl Counter {
+    /// The states of an expression, of which there is one for a key, up to `most`.
+    pub(super) fn measure(&self, key: &str, expression: &RegexAst, most: usize) -> Measure {
+        if let Some((asked, known)) = self.known.borrow().get(key)
+            && (*known != Measure::TooMany || most <= *asked)
+        {
+            return if matches!(known, Measure::States(count) if *count > most) { Measure::TooMany } else { *known };
+        }
+        if self.left.get() == 0 {
+            return Measure::TooMany;
+        }
+        let (measured, cost) = measure_up_to(expression, most, DEAREST.min(self.left.get()));
+        let cost = cost.saturating_add(LEAST_COST + key.len() as u64);
+        self.left.set(self.left.get().saturating_sub(cost));
+        self.known.borrow_mut().insert(key.to_owned(), (most, measured));
+        measured
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_spent(&self) -> bool {
+        self.left.get() == 0
+    }
+}
+
 /// Makes all states of an expression, up to `most`.
+#[cfg(test)]
 pub(super) fn measure(expression: &RegexAst, most: usize) -> Measure {
+    measure_up_to(expression, most, DEAREST).0
+}
+
+/// The states, up to `most`, as far as they cost no more than `dearest`, and what it cost to make them.
+fn measure_up_to(expression: &RegexAst, most: usize, dearest: u64) -> (Measure, u64) {
     let mut builder = RegexBuilder::new();
-    let Ok(made) = builder.mk(expression) else { return Measure::TooMany };
-    let Ok(mut lexer) = builder.into_regex_limited(made, DEAREST_STEP * 10) else { return Measure::TooMany };
+    let Ok(made) = builder.mk(expression) else { return (Measure::TooMany, 0) };
+    let Ok(mut lexer) = builder.into_regex_limited(made, DEAREST_STEP * 10) else {
+        return (Measure::TooMany, DEAREST_STEP * 10);
+    };
     if lexer.always_empty() {
-        return Measure::Nothing;
+        return (Measure::Nothing, lexer.cost());
     }
     // Bytes that the expression does not tell from each other are one.
     let mut seen = HashSet::new();
@@ -37,17 +87,17 @@ pub(super) fn measure(expression: &RegexAst, most: usize) -> Measure {
             continue;
         }
         if known.len() > most {
-            return Measure::TooMany;
+            return (Measure::TooMany, lexer.cost());
         }
         for &byte in &bytes {
             let cost = lexer.cost();
             ahead.push(lexer.transition(state, byte));
-            if lexer.cost() - cost > DEAREST_STEP || lexer.cost() > DEAREST {
-                return Measure::TooMany;
+            if lexer.cost() - cost > DEAREST_STEP || lexer.cost() > dearest {
+                return (Measure::TooMany, lexer.cost());
             }
         }
     }
-    Measure::States(known.len())
+    (Measure::States(known.len()), lexer.cost())
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use serde_json::Value;
 use super::branches::Branch;
 use super::latitude::Latitude;
 use super::reason::refused;
-use super::states::{Measure, measure};
 use super::{GrammarError, formats, lark_string, pattern};
 
 /// What every grammar of calls has: `text` is any text with its end, `CLOSE`, to which the bracket of the tag that follows
@@ -138,7 +137,7 @@ impl Text {
                 latitude.states.take_counted(&key, &self.ast(looks))
             };
             match fits {
-                None if looks.is_empty() || measure(&self.ast(&[]), LONGEST as usize) == Measure::Nothing => {
+                None if looks.is_empty() || latitude.states.is_nothing(&self.terminal(&[]), &self.ast(&[])) => {
                     return Ok(Fit::Nothing);
                 }
                 None => {

@@ -8,6 +8,7 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::json;
 
 use super::calls::Looser;
+use super::states::Counter;
 use super::{ForcedCalls, Format, Grammars, grammar_of};
 use crate::{Tokenizer, tiktoken};
 
@@ -67,7 +68,7 @@ pub(super) fn grammars() -> Vec<(TopLevelGrammar, Vec<&'static str>)> {
         "code": {"type": "string", "pattern": "^[A-Z]{2}-\\w+$"}, "either": {"anyOf": [{"type": "string", "maxLength": 50}, {"type": "null"}]}},
         "required": ["text"], "additionalProperties": {"type": "string"}}}})];
     let calls = ForcedCalls { definitions: &definitions, function: None, parallel: true };
-    let calls = TopLevelGrammar::from_lark(calls.write(&Looser::new()).expect("calls").grammar);
+    let calls = TopLevelGrammar::from_lark(calls.write(&Looser::new(), &Counter::default()).expect("calls").grammar);
     let replies = vec![
         "<tool_call>\n<function=f>\n<parameter=text>\n<div class=\"x\">\n  <p>a = b</p> </parameter> c\n</div>\n</parameter>\n<parameter=short>\nSome text, é🦔 <b>\n</parameter>\n<parameter=more>\nx",
         "<tool_call>\n<function=f>\n<parameter=text>\n\n<tool_call>\n<function=g>\n<parameter=z>\n1\n</parameter>\n</function>\n</tool_call>\n\n</parameter>\n<parameter=value>\n{\"a\": \"b c\", \"b\": []}\n</parameter>\n<parameter=code>\nAB-word\n</parameter>\n<parameter=either>\nnull and more",
