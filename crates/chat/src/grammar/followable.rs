@@ -9,7 +9,7 @@ use super::latitude::Latitude;
 use super::one_of::Comparison;
 use super::reason::refused;
 use super::schema::{NAMED, ONE, OPTIONS, SEVERAL, kinds_of};
-use super::{GrammarError, pattern, text};
+use super::{GrammarError, text};
 use crate::tools::target;
 
 /// Schemas that one function may come to, each definition where it is referred to as a whole or in part.
@@ -193,7 +193,7 @@ impl Rewriting<'_> {
             }
             "pattern" => {
                 let expression = value.as_str().ok_or_else(|| refused("pattern must be a string"));
-                if let Err(error) = expression.and_then(pattern::anywhere) {
+                if let Err(error) = expression.and_then(|pattern| self.latitude.states.expression(pattern)) {
                     return without(error.to_string());
                 }
             }

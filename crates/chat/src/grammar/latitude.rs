@@ -13,6 +13,12 @@ use super::{GrammarError, MOST_LEXER_STATES};
 /// States that are left to what no length or pattern is of: free texts, JSON, the tags.
 const OTHERS: usize = 5000;
 
+/// Bytes of listed values that count as others.
+const FEW_LISTED: usize = 1000;
+/// Why values that are listed are left out.
+pub(super) const MOST_LISTED: &str =
+    "the values that are listed take more than one reply may, with the lengths and patterns of the tools";
+
 /// The states that the lexer of a reply may make, of which no more are given away than there are: a reply that could come to
 /// more would die midway.
 pub(super) struct States<'c> {
@@ -37,6 +43,11 @@ impl<'c> States<'c> {
         true
     }
 
+    /// As [`take`](Self::take), for values that are listed, with so many bytes: a lexer has a state for each.
+    pub(super) fn take_listed(&self, key: &str, bytes: usize) -> bool {
+        bytes <= FEW_LISTED || self.take(key, bytes)
+    }
+
     /// As [`take`](Self::take), by counting. `None` if no text is of the expression.
     pub(super) fn take_counted(&self, key: &str, expression: &RegexAst) -> Option<bool> {
         if self.known.borrow().contains(key) {
@@ -47,6 +58,11 @@ impl<'c> States<'c> {
             Measure::States(count) => Some(self.take(key, count)),
             Measure::TooMany => Some(false),
         }
+    }
+
+    /// See [`Counter::expression`].
+    pub(super) fn expression(&self, pattern: &str) -> Result<String, GrammarError> {
+        self.counter.expression(pattern)
     }
 
     /// Whether no text is of the expression.

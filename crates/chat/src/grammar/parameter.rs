@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::branches::{Branch, branches};
 use super::document::Document;
-use super::latitude::Latitude;
+use super::latitude::{Latitude, MOST_LISTED};
 use super::one_of::same;
 use super::reason::refused;
 use super::text::{Fit, Text};
@@ -82,7 +82,7 @@ impl Parameter {
             return Err(refused("no value is of all the types, and one of the values, that it asks for"));
         }
         if let Some(values) = listed(&branches) {
-            return Self::one_of(&values, expected).map(Some);
+            return Self::one_of(&values, expected, latitude, path).map(Some);
         }
         // What is read as a string whatever it looks like is never anything else.
         let mut others = if expected.kinds == Kinds::STRING { Kinds::NONE } else { kinds.without(Kinds::STRING) };
@@ -122,7 +122,12 @@ impl Parameter {
     }
 
     /// One of the values that can be told from each other.
-    fn one_of(values: &[Value], expected: &Expected) -> Result<Self, GrammarError> {
+    fn one_of(
+        values: &[Value],
+        expected: &Expected,
+        latitude: &Latitude<'_>,
+        path: &str,
+    ) -> Result<Self, GrammarError> {
         let reads_back = |value: &&Value| {
             let read = serde_json::from_str::<Value>(&coerce(&written(value), expected));
             read.is_ok_and(|read| same(&read, value)) && is_text(&written(value))
@@ -133,7 +138,12 @@ impl Parameter {
                 "none of the values that are listed can stand in a call: each would be read as another",
             ));
         }
-        Ok(Self { texts: vec![format!("({}) CLOSE", choices.join(" | "))], ..Self::default() })
+        let text = format!("({}) CLOSE", choices.join(" | "));
+        if !latitude.states.take_listed(&text, text.len()) {
+            latitude.leave_out(path, MOST_LISTED)?;
+            return Self::of_kinds(expected.kinds);
+        }
+        Ok(Self { texts: vec![text], ..Self::default() })
     }
 
     /// The strings, and of the `others` beside them those that are texts, too; or why there are none.
@@ -147,7 +157,7 @@ impl Parameter {
         let mut impossible = None;
         let mut texts = Vec::new();
         for branch in branches.iter().filter(|branch| branch.kinds().has(Kinds::STRING)) {
-            match Text::of(branch) {
+            match Text::of(branch, latitude.states) {
                 Ok(mut text) => {
                     if text.keep(|choice| coerce(choice, expected) == quoted(choice) && is_text(choice)) {
                         texts.push(text);

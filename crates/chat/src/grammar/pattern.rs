@@ -10,12 +10,23 @@ use super::reason::{of_compiler, refused};
 /// Alternatives that a pattern with anchors within may come to.
 const MOST: usize = 64;
 
+/// Bytes of a pattern, and of the expression that it becomes: a class of letters alone comes to some 5,000.
+const LONGEST: (usize, usize) = (8 << 10, 64 << 10);
+
 /// The expression, as it stands between slashes in Lark. Digits and letters are ASCII's, as in JSON Schema.
 pub(super) fn anywhere(pattern: &str) -> Result<String, GrammarError> {
+    let too_long = |what, bytes, most| refused(format!("the {what} has {bytes} bytes; at most {most} are taken"));
+    if pattern.len() > LONGEST.0 {
+        return Err(too_long("pattern", pattern.len(), LONGEST.0));
+    }
     let parsed = Parser::new().parse(&regex_to_lark(pattern, "dw"));
     let parsed = parsed.map_err(|error| of_compiler(&error.to_string(), true))?;
     let whole: Result<Vec<Hir>, GrammarError> = sequences(&parsed)?.into_iter().map(whole).collect();
-    Ok(regex_to_lark(&Hir::alternation(whole?).to_string(), ""))
+    let expression = regex_to_lark(&Hir::alternation(whole?).to_string(), "");
+    if expression.len() > LONGEST.1 {
+        return Err(too_long("expression that the pattern stands for", expression.len(), LONGEST.1));
+    }
+    Ok(expression)
 }
 
 /// Whether a part looks around: anchors do.
@@ -31,11 +42,18 @@ fn sequences(part: &Hir) -> Result<Vec<Vec<Hir>>, GrammarError> {
         HirKind::Concat(parts) => {
             let mut all = vec![Vec::new()];
             for part in parts {
-                let next = if looks(part) { sequences(part)? } else { vec![vec![part.clone()]] };
+                let mut next = if looks(part) { sequences(part)? } else { vec![vec![part.clone()]] };
                 if all.len() * next.len() > MOST {
                     return Err(refused("the pattern has too many alternatives with anchors"));
                 }
-                all = all.iter().flat_map(|begin| next.iter().map(|end| [&begin[..], end].concat())).collect();
+                // Nothing is copied for each part of a long pattern.
+                if next.len() == 1
+                    && let Some(end) = next.pop()
+                {
+                    all.iter_mut().for_each(|begin| begin.extend_from_slice(&end));
+                } else {
+                    all = all.iter().flat_map(|begin| next.iter().map(|end| [&begin[..], end].concat())).collect();
+                }
             }
             all
         }
@@ -45,25 +63,20 @@ fn sequences(part: &Hir) -> Result<Vec<Vec<Hir>>, GrammarError> {
 
 /// The texts that a sequence matches some part of, or the part that its anchors say.
 fn whole(mut parts: Vec<Hir>) -> Result<Hir, GrammarError> {
-    let is = |part: Option<&Hir>, look: Look| part.is_some_and(|part| *part.kind() == HirKind::Look(look));
-    let (mut begins, mut ends) = (false, false);
-    while is(parts.first(), Look::Start) {
-        parts.remove(0);
-        begins = true;
-    }
-    while is(parts.last(), Look::End) {
-        parts.pop();
-        ends = true;
-    }
+    let is = |look: Look| move |part: &&Hir| *part.kind() == HirKind::Look(look);
+    let begins = parts.iter().take_while(is(Look::Start)).count();
+    parts.drain(..begins);
+    let ends = parts.iter().rev().take_while(is(Look::End)).count();
+    parts.truncate(parts.len() - ends);
     if parts.iter().any(looks) {
         return Err(refused("look-around, of which \\b and \\B are some, and anchors within are not supported"));
     }
     let sub = Box::new(Hir::dot(Dot::AnyChar));
     let anything = Hir::repetition(Repetition { min: 0, max: None, greedy: true, sub });
-    if !begins {
+    if begins == 0 {
         parts.insert(0, anything.clone());
     }
-    if !ends {
+    if ends == 0 {
         parts.push(anything);
     }
     Ok(Hir::concat(parts))
@@ -107,6 +120,8 @@ mod tests {
             ("(?=a)b", "look-around"),
             ("a(", "unclosed group (character 2)"),
             ("(^a)*", "anchors within"),
+            (&"(a|b)".repeat(50_000), "at most 8192"),
+            (&r"\pL".repeat(2000), "at most 65536"),
         ] {
             let given = anywhere(pattern).expect_err("refused").to_string();
             assert!(given.contains(reason), "{pattern}: {given}");

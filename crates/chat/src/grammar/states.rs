@@ -5,6 +5,10 @@ use std::collections::{HashMap, HashSet};
 
 use llguidance::derivre::{RegexAst, RegexBuilder, StateID};
 
+use super::GrammarError;
+use super::pattern::anywhere;
+use super::reason::refused;
+
 /// What one step of a lexer may cost at most, far below where a reply's [gives up](super::STEP_FUEL).
 const DEAREST_STEP: u64 = 20_000;
 /// What all steps of one expression may cost: some tenths of a second.
@@ -13,6 +17,8 @@ const DEAREST: u64 = 3_000_000;
 const MOST_COST: u64 = 2 * DEAREST;
 /// What an expression costs that has no states to speak of, and each byte of its text.
 const LEAST_COST: u64 = 100;
+/// Bytes that a class of characters comes to, which takes three to write.
+const CLASS: usize = 500;
 
 /// What there is to an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +36,13 @@ pub(super) struct Counter {
     left: Cell<u64>,
     /// Each with how many states were asked for.
     known: RefCell<HashMap<String, (usize, Measure)>>,
+    /// Of patterns.
+    expressions: RefCell<HashMap<String, Result<String, GrammarError>>>,
 }
 
 impl Default for Counter {
     fn default() -> Self {
-        Self { left: Cell::new(MOST_COST), known: RefCell::default() }
+        Self { left: Cell::new(MOST_COST), known: RefCell::default(), expressions: RefCell::default() }
     }
 }
 
@@ -54,6 +62,25 @@ impl Counter {
         self.left.set(self.left.get().saturating_sub(cost));
         self.known.borrow_mut().insert(key.to_owned(), (most, measured));
         measured
+    }
+
+    /// The expression of whole texts that a pattern stands for.
+    ///
+    /// # Errors
+    /// If there is none, or it would be more than may be counted.
+    pub(super) fn expression(&self, pattern: &str) -> Result<String, GrammarError> {
+        if let Some(known) = self.expressions.borrow().get(pattern) {
+            return known.clone();
+        }
+        if self.left.get() == 0 {
+            return Err(refused("the patterns of the tools take too much together to be counted"));
+        }
+        let expression = anywhere(pattern);
+        // One that is refused may have been as long as its classes come to.
+        let bytes = expression.as_ref().map_or(CLASS * pattern.len() / 3, String::len);
+        self.left.set(self.left.get().saturating_sub(LEAST_COST + bytes as u64));
+        self.expressions.borrow_mut().insert(pattern.to_owned(), expression.clone());
+        expression
     }
 
     #[cfg(test)]

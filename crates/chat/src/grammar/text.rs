@@ -10,9 +10,9 @@ use llguidance::derivre::{Regex, RegexAst};
 use serde_json::Value;
 
 use super::branches::Branch;
-use super::latitude::Latitude;
+use super::latitude::{Latitude, MOST_LISTED, States};
 use super::reason::refused;
-use super::{GrammarError, formats, lark_string, pattern};
+use super::{GrammarError, formats, lark_string};
 
 /// What every grammar of calls has: `text` is any text with its end, `CLOSE`, to which the bracket of the tag that follows
 /// belongs. A call that is quoted is read apart, so that no word of the grammar is more than its lexer can look through.
@@ -73,7 +73,7 @@ impl Text {
     ///
     /// # Errors
     /// If no text is of it.
-    pub(super) fn of(branch: &Branch<'_>) -> Result<Self, GrammarError> {
+    pub(super) fn of(branch: &Branch<'_>, states: &States<'_>) -> Result<Self, GrammarError> {
         let mut text = Self::default();
         for list in branch.listed() {
             let listed = |known: &String| list.iter().any(|value| value.as_str() == Some(known));
@@ -91,7 +91,7 @@ impl Text {
             text.most = Some(text.most.map_or(most, |known| known.min(most)));
         }
         for pattern in branch.each("pattern").filter_map(Value::as_str) {
-            text.expressions.push(pattern::anywhere(pattern)?);
+            text.expressions.push(states.expression(pattern)?);
         }
         text.expressions.extend(branch.each("format").filter_map(Value::as_str).filter_map(formats::expression));
         text.check()?;
@@ -129,7 +129,11 @@ impl Text {
             let key = self.terminal(looks);
             let fits = if self.expressions.is_empty() && (looks.is_empty() || !is_held) {
                 let each = usize::try_from(length).unwrap_or(usize::MAX).saturating_mul(STATES.0);
-                Some(!is_held || latitude.states.take(&key, each.saturating_add(STATES.1)))
+                let listed = self.choices.iter().flatten().map(String::len).sum();
+                Some(
+                    latitude.states.take_listed(&key, listed)
+                        && (!is_held || latitude.states.take(&key, each.saturating_add(STATES.1))),
+                )
             } else if length > LONGEST {
                 // It would not even be worth counting.
                 Some(false)
@@ -151,6 +155,10 @@ impl Text {
                     );
                     latitude.leave_out(path, reason)?;
                     (self.least, self.most) = (0, None);
+                }
+                Some(false) if self.choices.is_some() => {
+                    latitude.leave_out(path, MOST_LISTED)?;
+                    return Ok(Fit::Unseen);
                 }
                 Some(false) => {
                     let reason =
