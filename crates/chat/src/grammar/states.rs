@@ -18,7 +18,7 @@ const MOST_COST: u64 = 2 * DEAREST;
 /// What an expression costs that has no states to speak of, and each byte of its text.
 const LEAST_COST: u64 = 100;
 /// Bytes that a class of characters comes to, which takes three to write.
-const CLASS: usize = 500;
+const CLASS: usize = 1000;
 
 /// What there is to an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

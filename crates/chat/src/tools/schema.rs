@@ -41,13 +41,18 @@ impl ToolSet {
     /// What a function's parameter may be; anything if nothing is said about it.
     pub(crate) fn expected(&self, function: &str, parameter: &str) -> Expected {
         let Some(root) = self.functions.get(function) else { return Expected::anything() };
-        let mut resolver = Resolver { root, fuel: 200 };
+        let mut resolver = Resolver { root, fuel: 200, values: MOST_VALUES };
         let declared = resolver.property(root, parameter);
         let others = || follow(root, root).get("additionalProperties");
         declared.or_else(|| others().map(|schema| resolver.resolve(schema))).unwrap_or_else(Expected::anything)
     }
 }
 
+/// Values that a parameter may list, and parts of them, also where it refers to one list many times; with more it is read
+/// by its types only.
+const MOST_VALUES: usize = 5000;
+/// Bytes of a text that are as good as a value.
+const TEXT: usize = 64;
 /// References that are followed one after the other.
 const LONGEST_CHAIN: usize = 32;
 
@@ -178,6 +183,8 @@ struct Resolver<'s> {
     root: &'s Value,
     /// Schemas that may yet be looked at.
     fuel: usize,
+    /// Listed values, and parts of them, that may yet be copied.
+    values: usize,
 }
 
 impl<'s> Resolver<'s> {
@@ -225,19 +232,33 @@ impl<'s> Resolver<'s> {
         expected
     }
 
+    /// Whether so much more may be copied; if not, nothing more may.
+    fn may_copy(&mut self, value: &Value) -> bool {
+        let own = 1 + value.as_str().map_or(0, |text| text.len() / TEXT);
+        let left = self.values.checked_sub(own);
+        self.values = left.unwrap_or(0);
+        left.is_some()
+            && match value {
+                Value::Array(items) => items.iter().all(|item| self.may_copy(item)),
+                Value::Object(parts) => parts.values().all(|part| self.may_copy(part)),
+                _ => true,
+            }
+    }
+
     /// What a schema says without its parts.
-    fn own(&self, schema: &Value) -> Expected {
-        let choices = match (schema.get("const"), schema.get("enum").and_then(Value::as_array)) {
-            (Some(only), _) => vec![only.clone()],
-            (None, Some(choices)) => choices.clone(),
-            (None, None) => Vec::new(),
+    fn own(&mut self, schema: &Value) -> Expected {
+        let listed = match (schema.get("const"), schema.get("enum").and_then(Value::as_array)) {
+            (Some(only), _) => std::slice::from_ref(only),
+            (None, Some(choices)) => choices,
+            (None, None) => &[],
         };
+        let choices = if listed.iter().all(|value| self.may_copy(value)) { listed.to_vec() } else { Vec::new() };
         let kinds = match schema.get("type") {
             Some(Value::String(name)) => Kinds::named(name),
             Some(Value::Array(names)) => {
                 names.iter().filter_map(Value::as_str).map(Kinds::named).fold(Kinds::NONE, Kinds::with)
             }
-            _ if !choices.is_empty() => choices.iter().map(Kinds::of).fold(Kinds::NONE, Kinds::with),
+            _ if !listed.is_empty() => listed.iter().map(Kinds::of).fold(Kinds::NONE, Kinds::with),
             _ if schema.get("properties").is_some() => Kinds::OBJECT,
             _ if schema.get("items").is_some() => Kinds::ARRAY,
             _ => Kinds::ANY,
@@ -338,5 +359,23 @@ mod tests {
         let parameters = json!({"properties": {"a": {"type": "integer", "enum": ["1", 1]}}});
         let tools = ToolSet::new(&[json!({"function": {"name": "f", "parameters": parameters}})]);
         assert_eq!(tools.expected("f", "a").choices, [json!(1)]);
+    }
+
+    /// A parameter's list may be referred to many times: each copy of it would take as much again.
+    #[test]
+    fn with_too_many_listed_values_the_types_count() {
+        let list: Vec<String> = (0..1000).map(|index| format!("v{index}")).collect();
+        let refer = |times: usize| json!({"anyOf": vec![json!({"$ref": "#/$defs/E"}); times]});
+        let long = json!({"const": "word ".repeat(100_000)});
+        let parameters = json!({"properties": {"few": refer(2), "many": refer(100), "long": long},
+            "$defs": {"E": {"enum": list}}});
+        let tools = ToolSet::new(&[json!({"function": {"name": "f", "parameters": parameters}})]);
+        let read = |name: &str| {
+            let expected = tools.expected("f", name);
+            (expected.kinds, expected.choices.len())
+        };
+        assert_eq!(read("few"), (Kinds::STRING, 2000));
+        assert_eq!(read("many"), (Kinds::STRING, 0));
+        assert_eq!(read("long"), (Kinds::STRING, 0));
     }
 }
