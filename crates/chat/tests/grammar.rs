@@ -250,7 +250,7 @@ fn how_long_masks_take() {
     };
     let force = || vocabulary.grammars.calls(&forced, "<tool_call>\n<function").expect("a grammar");
     let note =
-        json!({"type": "object", "required": ["note"], "properties": {"note": {"type": "string", "maxLength": 1000}}});
+        json!({"type": "object", "required": ["note"], "properties": {"note": {"type": "string", "maxLength": 900}}});
     let notes = [json!({"type": "function", "function": {"name": "note", "parameters": note}})];
     let noted = ForcedCalls { definitions: &notes, function: None, parallel: true };
     let held = || vocabulary.grammars.calls(&noted, "<tool_call>\n<function=note>\n").expect("a grammar");
@@ -271,7 +271,7 @@ fn how_long_masks_take() {
         ("forced call", Box::new(force), call(&text)),
         ("forced call with HTML", Box::new(force), call(&html)),
         (
-            "forced call, at most 1,000 characters",
+            "forced call, at most 900 characters",
             Box::new(held),
             format!("<parameter=note>\n{text}\n</parameter>\n</function>\n</tool_call>"),
         ),
