@@ -178,6 +178,7 @@ fn check<'v>(tool: &Fields<'v>) -> Result<&'v str, ApiError> {
     let name = check_name(&function)?;
     function.string("description")?;
     function.object("parameters")?;
+    function.boolean("strict")?;
     Ok(name)
 }
 
@@ -269,6 +270,10 @@ mod tests {
             (json!({"tools": [tool("f"), {"type": "x"}]}), "tools[1].type"),
             (json!({"tools": [{"type": "function", "function": {}}]}), "tools[0].function.name"),
             (json!({"tools": [tool("a>b")]}), "tools[0].function.name"),
+            (
+                json!({"tools": [{"type": "function", "function": {"name": "f", "strict": "true"}}]}),
+                "tools[0].function.strict",
+            ),
             (json!({"tools": [tool("")]}), "tools[0].function.name"),
             (json!({"tools": [tool("f")], "parallel_tool_calls": "no"}), "parallel_tool_calls"),
             (json!({"functions": [{"name": "f"}]}), "functions"),

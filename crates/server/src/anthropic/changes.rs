@@ -17,12 +17,27 @@ use crate::tools::Tools;
 enum Change {
     /// The tool of this name can be called.
     Offered(String),
-    /// This one, in OpenAI's form, can be called, and none of its name that was there before.
-    Defined(Value),
+    /// This one can be called, and none of its name that was there before.
+    Defined(Defined),
     /// The tool of this name cannot be called.
     Withdrawn(String),
     /// Something about a tool that Anthropic's servers would run.
     Nothing,
+}
+
+/// A tool that a block defines.
+struct Defined {
+    /// In OpenAI's form.
+    definition: Value,
+    bounds: Bounds,
+}
+
+/// What calls of a tool are held to, besides what the model is shown.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    /// Where the request has its parameters.
+    pub(super) path: String,
+    pub(super) strict: bool,
 }
 
 impl Change {
@@ -41,7 +56,9 @@ impl Change {
             ("tool_reference", false) => Self::Withdrawn(text("name")?),
             ("tool_definition", true) => {
                 let given = Fields::of(tool.required("definition")?, &tool.path("definition"))?;
-                definition(&given)?.map_or(Self::Nothing, Self::Defined)
+                let strict = given.boolean("strict")?.unwrap_or(false);
+                let bounds = Bounds { path: given.path("input_schema"), strict };
+                definition(&given)?.map_or(Self::Nothing, |definition| Self::Defined(Defined { definition, bounds }))
             }
             (other, _) => {
                 let path = tool.path("type");
@@ -61,6 +78,8 @@ pub(super) struct Changes {
     pub(super) first: Option<Value>,
     /// The place of each name among those.
     places: HashMap<String, usize>,
+    /// What each of those is held to, by its name.
+    pub(super) bounds: HashMap<String, Bounds>,
     /// The names that are offered without a definition, and where.
     pub(super) offered: Vec<(String, String)>,
     /// The names of tools that cannot be called.
@@ -89,8 +108,9 @@ impl Changes {
                 self.withdrawn.remove(&name);
                 self.offered.push((name, format!("{}.name", block.path("tool"))));
             }
-            Change::Defined(definition) => {
+            Change::Defined(Defined { definition, bounds }) => {
                 self.withdrawn.remove(name_of(&definition));
+                self.bounds.insert(name_of(&definition).to_owned(), bounds);
                 self.first.get_or_insert_with(|| definition.clone());
                 match self.places.entry(name_of(&definition).to_owned()) {
                     Entry::Occupied(place) => self.defined[*place.get()] = definition,
@@ -143,7 +163,7 @@ impl<'t> Shown<'t> {
                 // Anthropic would run it.
                 None => String::new(),
             },
-            Change::Defined(definition) => {
+            Change::Defined(Defined { definition, .. }) => {
                 let name = name_of(&definition);
                 self.hidden.remove(name);
                 if self.head.get(name) == Some(&&definition) {
@@ -216,6 +236,15 @@ mod tests {
             (tool(json!({"type": "tool_reference"})), "tool.name"),
             (tool(json!({"type": "mcp_tool_reference", "name": "x"})), "tool.type"),
             (tool(json!({"type": "tool_definition", "definition": {"name": "f"}})), "tool.definition.input_schema"),
+            (
+                tool(json!({"type": "tool_definition", "definition":
+                    {"name": "f", "input_schema": {}, "strict": "yes"}})),
+                "tool.definition.strict",
+            ),
+            (
+                tool(json!({"type": "tool_definition", "definition": {"type": "functoin", "name": "f"}})),
+                "tool.definition.type",
+            ),
             (json!([{"type": "tool_removal", "tool": {"type": "tool_definition"}}]), "tool.type"),
         ] {
             let path = changes(blocks.clone()).expect_err("wrong");

@@ -1,6 +1,6 @@
 //! Anthropic's `tools` and `tool_choice`.
 
-use super::changes::Changes;
+use super::changes::{Bounds, Changes};
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::tools::{Choice, Tools, check_name};
@@ -50,10 +50,14 @@ pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiE
     for name in shown {
         deferred.remove(&name);
     }
-    let Changes { defined, first, withdrawn, offered, .. } = changes;
-    for name in defined.iter().map(name_of) {
-        paths.remove(name);
-        strict.remove(name);
+    let Changes { defined, first, withdrawn, offered, bounds, .. } = changes;
+    for (name, Bounds { path, strict: is_strict }) in bounds {
+        if is_strict {
+            strict.insert(name.clone());
+        } else {
+            strict.remove(&name);
+        }
+        paths.insert(name, path);
     }
     let mut tools = Tools { definitions, deferred, later: defined, withdrawn, paths, strict, ..Tools::default() };
     check_offered(&offered, &tools, &elsewhere)?;
@@ -99,6 +103,14 @@ fn named(tools: &[&str]) -> String {
 pub(super) fn definition(tool: &Fields<'_>) -> Result<Option<Value>, ApiError> {
     match tool.string("type")? {
         None | Some("custom") => {}
+        Some(kind) if !is_anthropics(kind) => {
+            let path = tool.path("type");
+            let message = format!(
+                "'{path}' must be \"custom\", or left out, or a tool of Anthropic's with its date, not {}.",
+                fields::quoted(kind)
+            );
+            return Err(ApiError::parameter(path, message).unlogged());
+        }
         Some(_) if tool.value("input_schema").is_some() => {}
         Some(kind) if UNDECLARED.iter().any(|known| kind.starts_with(known)) => {
             let path = tool.path("type");
@@ -120,6 +132,12 @@ pub(super) fn definition(tool: &Fields<'_>) -> Result<Option<Value>, ApiError> {
         other => return Err(fields::wrong_type(&tool.path("input_schema"), "an object", other)),
     };
     Ok(Some(json!({"type": "function", "function": function})))
+}
+
+/// Whether a type is a tool's that Anthropic defines: such a name ends in a date, as "web_search_20250305", but for one.
+fn is_anthropics(kind: &str) -> bool {
+    let is_date = |end: &str| end.len() == 8 && end.bytes().all(|byte| byte.is_ascii_digit());
+    kind == "mcp_toolset" || kind.rsplit_once('_').is_some_and(|(_, end)| is_date(end))
 }
 
 /// 400 for a tool that is offered and that none is: the model would be told of a function that it cannot call.
@@ -266,6 +284,8 @@ mod tests {
             (json!({"tools": [{"name": "g", "input_schema": "x"}]}), "tools[0].input_schema"),
             (json!({"tools": [{"input_schema": {}}]}), "tools[0].name"),
             (json!({"tools": [tool("a<b")]}), "tools[0].name"),
+            (json!({"tools": [tool("f"), {"type": "web_serch", "name": "g"}]}), "tools[1].type"),
+            (json!({"tools": [{"type": "function", "name": "g", "input_schema": {}}]}), "tools[0].type"),
             (json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), "tools[0].type"),
             (json!({"tool_choice": {"type": "any"}}), "tool_choice"),
             (choose(json!("any")), "tool_choice"),

@@ -235,6 +235,30 @@ fn a_parameter_that_no_call_can_be_held_to_is_a_400_that_names_it() {
     }
 }
 
+/// A tool that the conversation defines is held to its parameters as one of the head is.
+#[test]
+fn a_tool_defined_amid_a_conversation_can_be_strict() {
+    let schema = json!({"type": "array", "items": {}, "uniqueItems": true});
+    let define = |strict: Value| {
+        let definition = json!({"name": "f", "strict": strict,
+            "input_schema": {"type": "object", "properties": {"odd": schema}}});
+        json!({"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}})
+    };
+    let head = json!({"name": "f", "strict": true, "input_schema": {"type": "object", "properties": {"odd": schema}}});
+    let ask = |blocks: Value| {
+        json!({"model": "lily", "max_tokens": 2, "tools": [head], "tool_choice": {"type": "any"},
+            "messages": [{"role": "user", "content": "Hi"}, {"role": "system", "content": blocks}]})
+    };
+    for blocks in [json!([define(json!(true))]), json!([define(Value::Null), define(json!(true))])] {
+        let refused = post(model(), "/v1/messages", &ask(blocks.clone()));
+        let message = refused.json()["error"]["message"].as_str().expect("a message").to_owned();
+        let last = blocks.as_array().map_or(0, Vec::len) - 1;
+        let path = format!("messages[1].content[{last}].tool.definition.input_schema.properties.odd");
+        assert!(refused.status == 400 && message.contains(&path) && message.contains("uniqueItems"), "{message}");
+    }
+    post(model(), "/v1/messages", &ask(json!([define(json!(true)), define(json!(false))]))).ok();
+}
+
 /// The same on every endpoint: without `strict` a keyword that no grammar can say binds nothing.
 #[test]
 fn a_function_that_is_not_strict_can_be_called_all_the_same() {
