@@ -130,7 +130,7 @@ fn asked(source: &mut Unstructured<'_>) -> Result<Option<(ReplyGrammar, Option<F
 fn made(grammar: std::result::Result<ReplyGrammar, GrammarError>) -> Option<ReplyGrammar> {
     match grammar {
         Ok(grammar) => Some(grammar),
-        Err(GrammarError::Refused(_) | GrammarError::Parameter { .. }) => None,
+        Err(GrammarError::Refused(_) | GrammarError::Schema { .. } | GrammarError::Parameter { .. }) => None,
         Err(error @ GrammarError::Failed(_)) => panic!("{error}"),
     }
 }

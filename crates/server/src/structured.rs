@@ -168,6 +168,9 @@ fn refusal(error: &GrammarError, path: &str, purpose: &str) -> ApiError {
             let message = format!("'{path}' cannot {purpose}: {}.", reason.trim_end_matches('.'));
             ApiError::parameter(path, message).unlogged()
         }
+        GrammarError::Schema { path: part, reason } => {
+            refusal(&GrammarError::Refused(reason.clone()), &format!("{path}.{part}"), purpose)
+        }
         _ => ApiError::internal(error.to_string()),
     }
 }

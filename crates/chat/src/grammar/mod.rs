@@ -17,6 +17,7 @@ mod nesting;
 mod one_of;
 mod parameter;
 mod pattern;
+mod place;
 mod reason;
 mod reply;
 mod schema;
@@ -80,6 +81,14 @@ pub enum GrammarError {
     /// What was asked for cannot be had; this is why.
     #[error("{0}")]
     Refused(String),
+    /// A part of a format's schema has what cannot be had.
+    #[error("'{path}' of the schema: {reason}")]
+    Schema {
+        /// Where in the schema, as `properties.city`.
+        path: String,
+        /// Why.
+        reason: String,
+    },
     /// A function that must be called has a parameter that no call can be held to.
     #[error("'{path}' of the function '{function}': {reason}")]
     Parameter {
@@ -137,7 +146,8 @@ impl Grammars {
     /// are known. Keywords that cannot be followed are refused; so is `oneOf` where a value may be of two of its schemas.
     ///
     /// # Errors
-    /// [`GrammarError::Refused`] if there is no such reply, or the format cannot be understood.
+    /// [`GrammarError::Refused`] if there is no such reply, or the format cannot be understood; [`GrammarError::Schema`] if that is so
+    /// of a part of its schema.
     pub fn answer(
         &self,
         format: &Format,
@@ -146,7 +156,18 @@ impl Grammars {
     ) -> Result<ReplyGrammar, GrammarError> {
         // Of a Lark grammar the client can be told a place; of the others it has not seen the grammar.
         let ours = !matches!(format, Format::Lark(_));
-        let masks = on_deep_stack(|| self.masks(grammar_of(format)?, ours))?;
+        let compiled = |format: &Format| self.masks(grammar_of(format)?, ours);
+        let masks = on_deep_stack(|| match (compiled(format), format) {
+            (Err(GrammarError::Refused(reason)), Format::JsonSchema(schema)) => {
+                let why = |part: &Value| match compiled(&Format::JsonSchema(part.clone())) {
+                    Err(GrammarError::Refused(reason)) => Some(reason),
+                    _ => None,
+                };
+                let (path, reason) = place::of_fault(schema, reason, why);
+                Err(if path.is_empty() { GrammarError::Refused(reason) } else { GrammarError::Schema { path, reason } })
+            }
+            (compiled, _) => compiled,
+        })?;
         ReplyGrammar::new(masks, &self.thinking, begins_in_reasoning, may_call)
     }
 

@@ -287,6 +287,21 @@ fn what_cannot_be_followed_is_a_400_that_says_why() {
         (format(json!({"type": "string", "not": {}})), path, "not"),
         (format(json!({"type": "integer", "minimum": 2, "maximum": 1})), path, "nsatisfiable"),
         (format(json!({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})), path, "without end"),
+        (
+            format(
+                json!({"type": "object", "properties": {"of": {"type": "array", "items": {"type": "string", "not": {}}}}}),
+            ),
+            "response_format.json_schema.schema.properties.of.items",
+            "not",
+        ),
+        (
+            format(
+                json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 2, "maximum": 1}}, "required": ["n"]}),
+            ),
+            "response_format.json_schema.schema.properties.n",
+            "properties.n' cannot be used: Unsatisfiable schema: minimum",
+        ),
+        (format(json!({"type": "object", "additionalProperties": false, "required": ["a"]})), path, ""),
         (json!({"guided_regex": "("}), "guided_regex", ""),
         (json!({"structured_outputs": {"grammar": "root ::= \"a\""}}), "structured_outputs.grammar", "GBNF"),
         (json!({"guided_choice": []}), "guided_choice", "choose"),
