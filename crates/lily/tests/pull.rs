@@ -322,7 +322,9 @@ fn without_the_hub_what_is_there_is_checked() {
     };
     let nothing = offline();
     assert_eq!((nothing.status.code(), text(&nothing.stdout)), (Some(1), ""));
-    assert!(text(&nothing.stderr).contains("cannot be reached") && !text(&nothing.stderr).contains("offline"));
+    let said = text(&nothing.stderr);
+    assert!(said.contains("there is nothing to check") && said.contains("cannot be reached"), "{said}");
+    assert!(fs::read_dir(place.home.path()).expect("the home").next().is_none(), "nothing is left there");
     good(&place.pull());
     let sound = offline();
     assert_eq!(good(&sound), format!("{}\n", place.snapshot().display()));

@@ -10,20 +10,31 @@ use lily_checkpoint::{CHECKPOINT, Environment, REVISION};
 
 use super::listing::RemoteFile;
 
-/// The repository's entry in the cache, ours as long as this lives.
+/// The repository's entry in the cache.
 pub(super) struct Cache {
     entry: PathBuf,
-    _lock: File,
+    locks: PathBuf,
+}
+
+/// The entry is this process's as long as this lives.
+pub(super) struct Lock {
+    _file: File,
 }
 
 impl Cache {
-    /// Makes the entry if it is not there. Another `lily pull` must not be at work in it.
-    pub(super) fn open(environment: &Environment) -> Result<Self> {
+    /// Where it is or will be; nothing is made.
+    pub(super) fn of(environment: &Environment) -> Result<Self> {
         let (Some(hub), Some(entry)) = (environment.hub_cache(), environment.cache_entry(CHECKPOINT)) else {
             bail!("there is no home directory to download to: set HF_HOME to a folder");
         };
         let locks = hub.join(".locks").join(entry.file_name().unwrap_or_default());
-        for folder in [&entry.join("blobs"), &entry.join("snapshots").join(REVISION), &locks] {
+        Ok(Self { entry, locks })
+    }
+
+    /// Makes the entry if it is not there, and takes it. Another `lily pull` must not be at work in it.
+    pub(super) fn take(&self) -> Result<Lock> {
+        let Self { entry, locks } = self;
+        for folder in [&entry.join("blobs"), &self.snapshot(), locks] {
             fs::create_dir_all(folder).with_context(|| {
                 format!("cannot make {}: HF_HOME or HF_HUB_CACHE can name another folder", folder.display())
             })?;
@@ -31,7 +42,7 @@ impl Cache {
         let path = locks.join("lily-pull.lock");
         let lock = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { entry, _lock: lock }),
+            Ok(()) => Ok(Lock { _file: lock }),
             Err(TryLockError::WouldBlock) => {
                 bail!("another `lily pull` is downloading to {}: let it end, or stop it", entry.display())
             }

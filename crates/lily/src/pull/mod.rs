@@ -34,8 +34,11 @@ use cache::Cache;
 use hub::Hub;
 use listing::RemoteFile;
 
-/// `lily pull`: HF_HOME and HF_HUB_CACHE name the cache, HF_ENDPOINT a mirror, HF_TOKEN a token.
+/// `lily pull`
 #[derive(Args, Debug)]
+#[command(
+    after_help = "HF_HOME or HF_HUB_CACHE name the cache, HF_ENDPOINT a mirror of the hub, HF_TOKEN a token for it."
+)]
 pub(crate) struct PullArgs {
     /// Read what is there already, too, and download anew what is damaged; without a network say what is.
     #[arg(long)]
@@ -46,10 +49,11 @@ pub(crate) struct PullArgs {
 pub(crate) fn pull(args: &PullArgs) -> Result<()> {
     let environment = Environment::of_process();
     let hub = Hub::from_environment()?;
-    let cache = Cache::open(&environment)?;
+    let cache = Cache::of(&environment)?;
     let files = match hub.listing() {
         Ok(json) => listing::read(&hub, &json)?,
-        Err(failure) if args.check && failure.may_pass() && without_hub::check(&cache, &failure.message)? => {
+        Err(failure) if args.check && failure.may_pass() => {
+            without_hub::check(&cache, &failure.message)?;
             let directory = cache.snapshot();
             Checkpoint::open(&directory).with_context(|| {
                 format!("{}: what is there is as it should be, but cannot be used yet", directory.display())
@@ -60,6 +64,7 @@ pub(crate) fn pull(args: &PullArgs) -> Result<()> {
         }
         Err(failure) => return Err(failure.into()),
     };
+    let _lock = cache.take()?;
     let missing = missing(&cache, &files, args.check)?;
     // What is downloaded is read; what was there before, only with `check`.
     let all_read = args.check || files.iter().all(|file| has_content(&missing, file));

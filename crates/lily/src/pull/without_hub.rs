@@ -5,18 +5,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use lily_checkpoint::CHECKPOINT;
+
 use super::cache::Cache;
 use super::digest::Digest;
 use crate::terminal::tell;
 
-/// Reads every file of the snapshot and fails if one is not as it should be, or nothing tells what it should be. `false` if
-/// there is none.
-pub(super) fn check(cache: &Cache, failure: &str) -> Result<bool> {
+/// Reads every file of the snapshot and fails if there is none, one is not as it should be, or nothing tells what it should be.
+pub(super) fn check(cache: &Cache, failure: &str) -> Result<()> {
     let snapshot = cache.snapshot();
-    let files = files(&snapshot)?;
+    let files = if snapshot.is_dir() { files(&snapshot)? } else { Vec::new() };
     if files.is_empty() {
-        return Ok(false);
+        bail!(
+            "there is nothing to check: {CHECKPOINT} is not in {}; `lily pull` downloads it once the hub can be reached ({failure})",
+            cache.entry().display()
+        );
     }
+    let _lock = cache.take()?;
     tell(format_args!(
         "{failure}\noffline: only what is there is checked, each file against the digest that the cache names it by"
     ));
@@ -38,7 +43,7 @@ pub(super) fn check(cache: &Cache, failure: &str) -> Result<bool> {
     }
     let once_reached = "once the hub can be reached";
     match (faults, untold) {
-        (0, 0) => Ok(true),
+        (0, 0) => Ok(()),
         (0, _) => bail!(
             "{untold} of {} files cannot be checked, as the cache does not name them by their digests: `lily pull --check` checks them {once_reached}",
             files.len()
