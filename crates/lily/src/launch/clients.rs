@@ -173,9 +173,15 @@ fn cache_folder() -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::launch::server::Room;
 
     fn server(context: u64) -> Server {
-        Server { url: "http://127.0.0.1:8080".into(), model: "mlx-community/Qwen3.6-35B-A3B-4bit".into(), context }
+        Server {
+            url: "http://127.0.0.1:8080".into(),
+            model: "mlx-community/Qwen3.6-35B-A3B-4bit".into(),
+            context,
+            room: Room::default(),
+        }
     }
 
     fn variable(launch: &Launch, name: &str) -> Value {

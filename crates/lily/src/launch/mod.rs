@@ -124,8 +124,8 @@ fn print(launch: &Launch, server: &Server, has_key: bool, out: &mut impl Write) 
     if server.context < ENOUGH {
         writeln!(
             out,
-            "# That context is small: an agent's own prompt takes up to 25,000 tokens, its conversation the rest. \
-             `lily serve --max-context {ENOUGH}`, if the model was made for it, is a good start."
+            "# That context is small: an agent's own prompt takes up to 25,000 tokens, its conversation the rest. {}",
+            longer(server)
         )?;
     }
     if has_key {
@@ -147,6 +147,20 @@ fn print(launch: &Launch, server: &Server, has_key: bool, out: &mut impl Write) 
     writeln!(out, "{}", words.join(" "))
 }
 
+/// How to come to a longer context.
+fn longer(server: &Server) -> String {
+    let whole = "Without --max-context `lily serve` takes the longest that memory allows";
+    match (&server.room.longest, &server.room.parallel) {
+        (Some(longest), _) if *longest <= server.context => {
+            "The model was made for no longer one; `lily pull` gets the 35B, which was.".into()
+        }
+        (_, Some(parallel @ 2..)) => {
+            format!("{whole}, and with --parallel {} a request has more of it.", parallel / 2)
+        }
+        _ => format!("{whole}."),
+    }
+}
+
 /// A word as a shell takes it.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,".contains(c);
@@ -158,8 +172,8 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Launch, Value, first_key, print, quoted};
-    use crate::launch::server::Server;
+    use super::{Launch, Value, first_key, longer, print, quoted};
+    use crate::launch::server::{Room, Server};
     use std::process::Command;
 
     fn launch() -> Launch {
@@ -172,7 +186,7 @@ mod tests {
     }
 
     fn printed(has_key: bool) -> String {
-        let server = Server { url: "http://a.example".into(), model: "m".into(), context: 5 };
+        let server = Server { url: "http://a.example".into(), model: "m".into(), context: 5, room: Room::default() };
         let mut out = Vec::new();
         print(&launch(), &server, has_key, &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -204,6 +218,19 @@ mod tests {
             ["one", "one, two", " one ,two", "", " "].map(first_key),
             [Some("one"), Some("one"), Some("one"), None, None]
         );
+    }
+
+    /// A context that the model was not made for, or that memory has no room for, is no advice.
+    #[test]
+    fn the_way_to_a_longer_context_is_one_that_works() {
+        let said = |longest, parallel| {
+            longer(&Server { url: String::new(), model: "m".into(), context: 32_768, room: Room { longest, parallel } })
+        };
+        assert!(said(Some(32_768), Some(4)).contains("lily pull"));
+        assert!(said(Some(262_144), Some(4)).ends_with("with --parallel 2 a request has more of it."));
+        for room in [(Some(262_144), Some(1)), (None, None)] {
+            assert!(said(room.0, room.1).ends_with("that memory allows."));
+        }
     }
 
     #[test]

@@ -18,6 +18,27 @@ pub(super) struct Server {
     pub(super) model: String,
     /// Tokens that a conversation may hold.
     pub(super) context: u64,
+    pub(super) room: Room,
+}
+
+/// What the context could be otherwise, as far as the server tells.
+#[derive(Debug, Default)]
+pub(super) struct Room {
+    /// The longest context that the model was made for.
+    pub(super) longest: Option<u64>,
+    /// Requests at once.
+    pub(super) parallel: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Status {
+    model: StatusModel,
+    parallel: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct StatusModel {
+    longest_context: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -29,6 +50,13 @@ struct Models {
 struct Model {
     id: String,
     max_model_len: u64,
+}
+
+impl Room {
+    fn of(status: &[u8]) -> Option<Self> {
+        let Status { model, parallel } = serde_json::from_slice(status).ok()?;
+        Some(Self { longest: model.longest_context, parallel })
+    }
 }
 
 impl Server {
@@ -45,11 +73,15 @@ impl Server {
             .timeout_global(Some(PATIENCE))
             .build()
             .into();
-        let mut request = agent.get(format!("{url}/v1/models"));
-        if let Some(key) = key {
-            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
-        }
-        let mut response = request.call().with_context(|| {
+        let get = |path: &str| {
+            let request = agent.get(format!("{url}{path}"));
+            match key {
+                Some(key) => request.header(AUTHORIZATION, format!("Bearer {key}")),
+                None => request,
+            }
+            .call()
+        };
+        let mut response = get("/v1/models").with_context(|| {
             format!("nothing answers at {url}: start `lily serve` first, or give its address with --url")
         })?;
         match response.status() {
@@ -61,7 +93,9 @@ impl Server {
             status => bail!("{url} answers {}: is it a Lily server?", status.as_u16()),
         }
         let body = response.body_mut().read_to_vec().with_context(|| format!("{url} breaks off"))?;
-        Self::of(url, &body)
+        let status = get("/status").ok().and_then(|mut response| response.body_mut().read_to_vec().ok());
+        let room = status.and_then(|body| Room::of(&body)).unwrap_or_default();
+        Ok(Self { room, ..Self::of(url.clone(), &body)? })
     }
 
     /// What the list of models of the server at `url` says.
@@ -72,7 +106,9 @@ impl Server {
             Some(Model { id, .. }) if !is_printable(&id) => {
                 bail!("{url} serves a model named {id:?}: is it a Lily server?")
             }
-            Some(Model { id, max_model_len }) => Ok(Self { url, model: id, context: max_model_len }),
+            Some(Model { id, max_model_len }) => {
+                Ok(Self { url, model: id, context: max_model_len, room: Room::default() })
+            }
             None => bail!("{url} serves no model"),
         }
     }
