@@ -48,27 +48,27 @@ impl MemoryPlan {
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
-        writeln!(f, "weights     {:>10.1} MiB", mib(self.weights))?;
-        writeln!(f, "workspace   {:>10.1} MiB", mib(self.workspace))?;
+        writeln!(f, "weights      {:>10.1} MiB", mib(self.weights))?;
+        writeln!(f, "workspace    {:>10.1} MiB", mib(self.workspace))?;
         writeln!(
             f,
-            "states      {:>10.1} MiB  {} x {:.1} MiB",
+            "states       {:>10.1} MiB  {} x {:.1} MiB",
             mib(self.parallel as u64 * self.state),
             self.parallel,
             mib(self.state)
         )?;
         writeln!(
             f,
-            "KV cache    {:>10.1} MiB  {} x {} tokens x {:.1} KiB",
+            "KV cache     {:>10.1} MiB  {} x {} tokens x {:.1} KiB",
             mib(self.sequences() - self.parallel as u64 * self.state),
             self.parallel,
             self.context,
             self.kv_per_token as f64 / 1024.0
         )?;
         if self.cache > 0 {
-            writeln!(f, "prefix cache{:>9.1} MiB  at most", mib(self.cache))?;
+            writeln!(f, "prefix cache {:>10.1} MiB  at most", mib(self.cache))?;
         }
-        write!(f, "total       {:>10.1} MiB", mib(self.total()))
+        write!(f, "total        {:>10.1} MiB", mib(self.total()))
     }
 }
 
@@ -90,10 +90,11 @@ mod tests {
         assert_eq!(plan.total(), PLAN.total() + (1 << 20));
         assert_eq!(plan.largest_context(4096, plan.total()).map(|plan| plan.context), Some(4096));
         assert_eq!(plan.largest_context(4096, plan.total() - 1).map(|plan| plan.context), Some(3072));
-        assert!(plan.to_string().contains("prefix cache      1.0 MiB"), "{plan}");
+        assert!(plan.to_string().contains("prefix cache        1.0 MiB"), "{plan}");
         assert!(!PLAN.to_string().contains("prefix"), "{PLAN}");
         let absurd = MemoryPlan { cache: u64::MAX - 5, ..PLAN };
         assert_eq!(absurd.total(), u64::MAX);
+        assert!(absurd.to_string().contains("prefix cache 17592186044416.0 MiB"), "{absurd}");
         assert_eq!(absurd.largest_context(4096, 1 << 40), None);
     }
 

@@ -35,6 +35,8 @@ impl Source {
 pub struct Located {
     /// What to open.
     pub source: Source,
+    /// Whether `LILY_MODEL` names it.
+    pub by_variable: bool,
     /// Sentences for people, about downloads that were passed over because they are not complete.
     pub notes: Vec<String>,
 }
@@ -86,11 +88,12 @@ impl Environment {
 #[must_use]
 pub fn locate(explicit: Option<&Path>, environment: &Environment) -> Located {
     let mut notes = Vec::new();
+    let by_variable = explicit.is_none() && environment.lily_model.is_some();
     let asked = explicit.or(environment.lily_model.as_deref()).map(Path::to_owned);
     let source = asked
         .or_else(|| downloaded(&environment.cache_entry(CHECKPOINT)?, &mut notes))
         .map_or(Source::Embedded, Source::Directory);
-    Located { source, notes }
+    Located { source, by_variable, notes }
 }
 
 /// The snapshot that `refs/main` names, else the newest other one; only a complete one.

@@ -11,7 +11,7 @@ use lily_gpu::{Outline, Step};
 
 use crate::cache::CacheSize;
 use crate::cli::{InspectArgs, PlanArgs, TilesChoice};
-use crate::load::{machine_memory, open_checkpoint, plan, transit};
+use crate::load::{machine_memory, open_checkpoint, plan, sequences, transit};
 
 /// Prints shapes, bits and bytes, and the memory plan.
 pub(crate) fn inspect(args: &InspectArgs) -> Result<()> {
@@ -42,7 +42,7 @@ fn print_memory(out: &mut impl Write, config: &Config, weights: u64, args: &Insp
         .model
         .device
         .choose(|device| plan(config, weights, args.model.max_context, args.parallel, device, CacheSize::Share))?;
-    writeln!(out, "Memory for {} sequences of {} tokens", plan.parallel, plan.context)?;
+    writeln!(out, "Memory for {} of {} tokens", sequences(plan.parallel), plan.context)?;
     writeln!(out, "{plan}")?;
     let mib = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
     if let Some(transit) = transit(config, &plan, device)? {
@@ -52,7 +52,7 @@ fn print_memory(out: &mut impl Write, config: &Config, weights: u64, args: &Insp
             mib(transit)
         )?;
     }
-    writeln!(out, "this machine {:>9.1} MiB", mib(machine_memory()?))?;
+    writeln!(out, "this machine {:>10.1} MiB", mib(machine_memory()?))?;
     Ok(())
 }
 

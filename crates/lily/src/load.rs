@@ -1,13 +1,14 @@
 //! From arguments to a running engine: find the checkpoint, check that it fits, start the backend.
 
 use std::io::{IsTerminal, stderr};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use lily_backend::{MemoryPlan, Sampling};
 use lily_chat::{ChatTemplate, Tokenizer};
-use lily_checkpoint::{CHECKPOINT, Checkpoint, Config, Environment, Error, GenerationConfig, Source, locate};
+use lily_checkpoint::{CHECKPOINT, Checkpoint, Config, Environment, Error, GenerationConfig, Located, Source, locate};
 use lily_cpu::CpuBackend;
 use lily_engine::{CacheOptions, Engine, Penalties};
 
@@ -15,6 +16,10 @@ use crate::cache::{self, CacheSize};
 use crate::cli::ModelArgs;
 use crate::device::{self, Device, Gpu};
 use crate::terminal::tell;
+
+mod room;
+
+pub(crate) use room::sequences;
 
 /// The share of the machine's memory that a plan may take; the rest is for the system and for what we misjudge.
 const SHARE_OF_MEMORY: f64 = 0.95;
@@ -170,15 +175,28 @@ fn open(args: &ModelArgs) -> Result<(Checkpoint, Source)> {
     if found.source == Source::Embedded && stderr().is_terminal() {
         tell_embedded();
     }
-    Ok((open_source(&found.source)?, found.source))
+    if let Some(warning) = too_many_threads(args.threads) {
+        tell(format_args!("warning: {warning}"));
+    }
+    Ok((open_located(&found)?, found.source))
 }
 
 /// Opens what was located.
-pub(crate) fn open_source(source: &Source) -> Result<Checkpoint> {
-    source.open().map_err(|error| match source {
+pub(crate) fn open_located(found: &Located) -> Result<Checkpoint> {
+    found.source.open().map_err(|error| match &found.source {
+        Source::Directory(dir) if found.by_variable => {
+            explain(error, dir).context("the checkpoint that LILY_MODEL names")
+        }
         Source::Directory(dir) => explain(error, dir),
         Source::Embedded => error.into(),
     })
+}
+
+/// What to say if `--threads` is more than there are cores.
+pub(crate) fn too_many_threads(threads: usize) -> Option<String> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (threads > cores)
+        .then(|| format!("--threads {threads} is more than the {cores} cores there are: they will wait for each other"))
 }
 
 /// Says that the model is only the embedded one, and how to get the real one.
@@ -258,14 +276,7 @@ pub(crate) fn plan(
     };
     match largest {
         Some(smaller) if max_context.is_none() => Ok(smaller),
-        Some(smaller) => bail!(
-            "a context of {asked} tokens for {parallel} sequences does not fit in {}'s {} MiB:\n{plan}\n\
-             --max-context {} would fit, or fewer sequences at once",
-            device.memory_name(),
-            memory >> 20,
-            smaller.context
-        ),
-        None => bail!("the model does not fit in {}'s {} MiB:\n{plan}", device.memory_name(), memory >> 20),
+        _ => Err(room::refusal(&plan, max_context.is_some(), device, (memory, available))),
     }
 }
 

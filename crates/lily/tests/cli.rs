@@ -134,7 +134,7 @@ fn inspect_plans_without_weights() {
     // A machine that is too small is told the same figures.
     let full = output(&["inspect", "--config", "qwen3.6-35b-a3b", "--max-context", "4096", "--parallel", "1"]);
     let said = [text(&full.stdout), text(&full.stderr)].concat();
-    assert!(said.contains("40 (30 Gated DeltaNet, 10 attention)") && said.contains("weights        18"), "{said}");
+    assert!(said.contains("40 (30 Gated DeltaNet, 10 attention)") && said.contains("weights         18"), "{said}");
     fails(&["inspect", "--config", "nowhere.json"], &["nowhere.json", "qwen3.6-35b-a3b"]);
 }
 

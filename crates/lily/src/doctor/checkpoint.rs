@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::cli::ModelArgs;
 use crate::doctor::goldens::{self, CHAT};
 use crate::doctor::report::Finding;
-use crate::load::{chat_side, open_source};
+use crate::load::{chat_side, open_located};
 
 /// A checkpoint that is whole.
 pub(super) struct Opened {
@@ -27,7 +27,7 @@ pub(super) struct Opened {
 /// type and shape, and adds up what the index says.
 pub(super) fn open(model: &ModelArgs) -> Result<(Finding, Opened)> {
     let found = locate(model.model.as_deref(), &Environment::of_process());
-    let checkpoint = open_source(&found.source)?;
+    let checkpoint = open_located(&found)?;
     let summary = checkpoint.weights.summary();
     let says = format!(
         "{}: {:.1} M parameters, {:.2} GB of weights",
