@@ -15,6 +15,9 @@ use crate::settings::AccessArgs;
 /// Serve Qwen3.6-35B-A3B on your own machine.
 #[derive(Debug, Parser)]
 #[command(name = "lily", version, about)]
+#[command(
+    after_help = "Begin with `lily serve`, then open http://127.0.0.1:8080. `lily COMMAND --help` lists a command's flags."
+)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -44,6 +44,9 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
         .init();
 
     let started = Instant::now();
+    let runtime = tokio::runtime::Runtime::new().context("the HTTP server's threads could not be started")?;
+    // The model takes its time, and a port that cannot be had needs none.
+    drop(runtime.block_on(listen(&args.host, args.port))?);
     let keys = args.access.keys()?;
     let cache = args.cache.map_or(CacheSize::Share, CacheSize::Bytes);
     let model = Model::open_with_cache(&args.model, args.parallel, cache)?;
@@ -74,7 +77,6 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
             ..Config::new(model.checkpoint.name())
         },
     };
-    let runtime = tokio::runtime::Runtime::new().context("the HTTP server's threads could not be started")?;
     runtime.block_on(async {
         let listener = listen(&args.host, args.port).await?;
         let address = listener.local_addr()?;

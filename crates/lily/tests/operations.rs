@@ -237,6 +237,65 @@ fn a_server_that_runs_already_is_no_fault() {
     assert!(ok && running["message"].as_str().is_some_and(|says| says.contains("wants another API key")), "{running}");
 }
 
+/// It would be another server's, and this one would keep nothing there.
+#[test]
+fn a_cache_directory_that_is_in_use_is_told_of() {
+    let home = Home::new();
+    let directory = home.path("cache");
+    let flags = [
+        "--port",
+        "0",
+        "--max-context",
+        "600",
+        "--cache",
+        "64M",
+        "--cache-disk",
+        "1M",
+        "--cache-dir",
+        name(&directory),
+    ];
+    let disk = || {
+        let (found, ok) = checks(&home.output(&[&["doctor", "--json"], &flags[..]].concat()));
+        assert!(ok, "{found:?}");
+        check(&found, "disk").clone()
+    };
+    let server = Server::start(&mut home.lily(&[&["serve"], &flags[..]].concat()));
+    let used = disk();
+    assert!(used["verdict"] == "warning" && used.to_string().contains("another process uses it"), "{used}");
+    drop(server);
+    assert_eq!(disk()["verdict"], "ok");
+}
+
+#[test]
+fn the_variable_that_names_no_checkpoint_is_named() {
+    let home = Home::new();
+    for command in [&["serve", "--port", "0"][..], &["doctor", "--port", "0"], &["run", "Hi"]] {
+        let output = home.lily(command).env("LILY_MODEL", "/nowhere").output().expect("the program starts");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(!output.status.success() && said.contains("LILY_MODEL") && said.contains("/nowhere"), "{said}");
+        let output = home.output(&[command, &["--model", "/nowhere"]].concat());
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(!output.status.success() && !said.contains("LILY_MODEL") && said.contains("/nowhere"), "{said}");
+    }
+}
+
+/// A port that another has is told of before the model is opened, and far too many threads at the start.
+#[test]
+fn what_cannot_go_well_is_said_at_the_start() {
+    let home = Home::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let output = home.output(&["serve", "--port", &port, "--model", "/nowhere"]);
+    let said = text(&output.stderr);
+    assert!(said.contains(&port) && said.contains("is another server there? --port takes another"), "{said}");
+    let server = Server::start(&mut home.lily(&["serve", "--port", "0", "--max-context", "600", "--threads", "999"]));
+    assert!(server.said.contains("--threads 999 is more than the"), "{}", server.said);
+    let output = home.output(&["serve", "--port", "0", "--cache", "99T"]);
+    let said = text(&output.stderr);
+    assert!(said.contains("with a prefix cache of") && said.contains("--cache "), "{said}");
+    assert!(said.lines().last().is_some_and(|last| last.ends_with("would fit")), "{said}");
+}
+
 const KEY_OF_FILE: &str = "host: localhost\r\nauthorization: Bearer of-file\r\n";
 
 #[test]

@@ -1,7 +1,10 @@
 //! What the cache may take, and its counters.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use super::disk::Folder;
 
 /// How much is kept of what prompts and replies have been read, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +56,14 @@ pub struct DiskOptions {
 }
 
 impl DiskOptions {
+    /// Whether a process keeps a cache in the directory: another one could not.
+    ///
+    /// # Errors
+    /// If that cannot be told.
+    pub fn is_taken(directory: &Path) -> io::Result<bool> {
+        Folder::is_taken(directory)
+    }
+
     /// A file every 1,024 tokens at most, and a minute's patience.
     #[must_use]
     pub fn new(directory: PathBuf, bytes: u64, model: Vec<u8>) -> Self {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use lily_backend::MemoryPlan;
 use lily_checkpoint::{CHECKPOINT, Checkpoint, Environment, Source, locate};
 use lily_cpu::Simd;
+use lily_engine::DiskOptions;
 use serde_json::json;
 use sysinfo::System;
 
@@ -16,7 +17,7 @@ use crate::cli::{ModelArgs, ServeArgs};
 use crate::device::Device;
 use crate::doctor::port::Running;
 use crate::doctor::report::Finding;
-use crate::load::{machine_memory, plan};
+use crate::load::{machine_memory, plan, too_many_threads};
 use crate::serve::bytes;
 
 /// Bytes that a download of the 35B takes.
@@ -39,9 +40,8 @@ pub(super) fn device(model: &ModelArgs) -> Result<(Finding, Device)> {
             .with("cores", json!(cores))
             .with("simd", json!(simd.to_string()))
             .with("threads", json!(threads));
-    if threads > cores {
-        finding = finding
-            .warn(format!("--threads {threads} is more than the cores there are: they will wait for each other"));
+    if let Some(warning) = too_many_threads(threads) {
+        finding = finding.warn(warning);
     }
     if simd == Simd::Scalar {
         finding =
@@ -123,6 +123,9 @@ fn cache_directory(directory: &Path, limit: u64) -> Result<Finding> {
     let says = format!("{}: {} kept, {} allowed, {} free", directory.display(), bytes(used), bytes(limit), bytes(free));
     let finding = Finding::good(says).with("cache_dir", json!(directory)).with("free_bytes", json!(free));
     let finding = finding.with("used_bytes", json!(used)).with("limit_bytes", json!(limit));
+    if DiskOptions::is_taken(directory).with_context(name)? {
+        return Ok(finding.warn("another process uses it: a server that is started now keeps its cache in memory only"));
+    }
     let wanted = limit.saturating_sub(used);
     if free < wanted {
         return Ok(finding

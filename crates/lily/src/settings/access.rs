@@ -30,7 +30,7 @@ pub(crate) struct AccessArgs {
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub(crate) cors_origin: Vec<String>,
     /// Name besides localhost by which clients call the server, if it binds loopback; may be given several times.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = host_name)]
     pub(crate) allowed_host: Vec<String>,
     /// Seconds a request may take, its wait included; 0 is no limit.
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = number(0, u64::MAX))]
@@ -97,8 +97,30 @@ fn origin(text: &str) -> Result<String, String> {
     Err("expected * or an origin, as https://chat.example or http://localhost:3000, without a path".into())
 }
 
+/// As clients have it in their addresses, without what stands around it there: no request would name that.
+fn host_name(text: &str) -> Result<String, String> {
+    let has_port = || {
+        text.rsplit_once(':')
+            .is_some_and(|(name, port)| !name.contains(':') && port.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    if text.is_empty() || text.contains(|c: char| c == '/' || c.is_whitespace()) || has_port() {
+        return Err("expected a name, as lily.home, without a scheme, a port or a path".into());
+    }
+    Ok(text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_host_is_a_name_and_no_address_of_a_page() {
+        for name in ["lily.home", "10.0.0.7", "[::1]", "::1", "host.docker.internal"] {
+            assert_eq!(super::host_name(name), Ok(name.to_owned()));
+        }
+        for wrong in ["", "http://lily.home", "lily.home:8080", "lily.home/v1", "two words"] {
+            assert!(super::host_name(wrong).is_err(), "{wrong}");
+        }
+    }
+
     use std::net::IpAddr;
 
     use clap::Parser;

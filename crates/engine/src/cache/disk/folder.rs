@@ -62,6 +62,19 @@ impl Folder {
         }
     }
 
+    /// Whether a process has the folder of this path.
+    pub(crate) fn is_taken(path: &Path) -> io::Result<bool> {
+        let lock = match File::open(path.join(LOCK)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            opened => opened?,
+        };
+        match lock.try_lock() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
     /// Reads all headers, and removes what is damaged or unfinished.
     pub(crate) fn scan(&self, fingerprint: &Key) -> io::Result<Contents> {
         let mut contents = Contents { found: Vec::new(), strangers: Vec::new(), bad: 0 };
