@@ -80,7 +80,7 @@ fn check_content(message: &Fields<'_>) -> Result<(), ApiError> {
         if kind != "text" {
             let path = part.path("type");
             let message = format!(
-                "'{path}' is {}; this build of the server takes parts of type \"text\" only.",
+                "'{path}' is {}; this server reads text only. Send the message with parts of type \"text\" alone.",
                 fields::quoted(kind)
             );
             return Err(ApiError::parameter(path, message).unlogged());

@@ -2,7 +2,7 @@
 
 use crate::Defaults;
 use crate::error::ApiError;
-use crate::fields::{self, Fields};
+use crate::fields::{self, Fields, quoted};
 use lily_backend::Sampling;
 use lily_engine::Penalties;
 use serde_json::Value;
@@ -163,7 +163,8 @@ fn logit_bias(request: &Fields<'_>, vocabulary: usize) -> Result<Vec<(u32, f32)>
             // Any other word of the client's is none that may be logged.
             let path = token.map_or_else(|| NAME.to_owned(), |token| map.path(&token.to_string()));
             let token = token.filter(|&token| (token as usize) < vocabulary).ok_or_else(|| {
-                ApiError::parameter(&path, format!("'{path}' must be named by a token id below {vocabulary}."))
+                let message = format!("'{path}' must be named by a token id below {vocabulary}, not {}.", quoted(key));
+                ApiError::parameter(&path, message).unlogged()
             })?;
             Ok((token, fields::number(value, &path, -100.0..=100.0)?))
         })

@@ -19,6 +19,8 @@ pub(super) struct Messages {
 
 /// What stands for an image in a tool's result, which the client's user did not choose to send.
 const NO_IMAGE: &str = "[There is an image here, which this model cannot see.]";
+/// Likewise for a document that is no plain text.
+const NO_DOCUMENT: &str = "[There is a document here, which this model cannot read.]";
 
 impl Messages {
     /// Reads `messages`, which may refer to some of the tools.
@@ -240,6 +242,11 @@ fn part_of_result<'v>(part: &Fields<'v>, shown: &mut Shown<'_>) -> Result<Cow<'v
     match text("type")? {
         "text" => text("text").map(Cow::from),
         "image" => Ok(NO_IMAGE.into()),
+        "document"
+            if part.object("source")?.is_some_and(|source| source.value("type").is_some_and(|kind| kind != "text")) =>
+        {
+            Ok(NO_DOCUMENT.into())
+        }
         "document" => document(part).map(Cow::from),
         "tool_reference" => text("tool_name").map(|name| shown.refer(name).into()),
         other => Err(unknown(part, other)),
@@ -276,7 +283,7 @@ fn unknown(block: &Fields<'_>, kind: &str) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use super::{Messages, NO_IMAGE, Tools};
+    use super::{Messages, NO_DOCUMENT, NO_IMAGE, Tools};
     use serde_json::{Value, json};
 
     fn read(messages: Value) -> Value {
@@ -301,7 +308,8 @@ mod tests {
                 text("Go on."), {"type": "document", "source": {"type": "text", "data": "So."}}]},
             {"role": "system", "content": "Mind the time."},
             {"role": "assistant", "content": [text("I do.")]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c"}, {"type": "tool_result",
+                "tool_use_id": "d", "content": [{"type": "document", "source": {"type": "base64", "data": "x"}}]}]},
         ]);
         let function = |arguments: Value| json!({"name": "f", "arguments": arguments});
         let expected = json!([
@@ -315,6 +323,7 @@ mod tests {
             {"role": "system", "content": "Mind the time."},
             {"role": "assistant", "content": "I do.", "reasoning_content": ""},
             {"role": "tool", "tool_call_id": "c", "content": ""},
+            {"role": "tool", "tool_call_id": "d", "content": NO_DOCUMENT},
         ]);
         assert_eq!(read(messages), expected);
     }

@@ -207,8 +207,10 @@ fn text(item: &Fields<'_>, field: &str, instead: Option<&str>) -> Result<String,
             }
             (kind, None) => {
                 let path = part.path("type");
-                let message =
-                    format!("'{path}' is {}; this build of the server takes parts of text only.", quoted(kind));
+                let message = format!(
+                    "'{path}' is {}; this server reads text only. Send the message with parts of type \"input_text\" alone.",
+                    quoted(kind)
+                );
                 return Err(ApiError::parameter(path, message).unlogged());
             }
         };
