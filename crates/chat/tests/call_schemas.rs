@@ -107,6 +107,13 @@ fn what_a_grammar_cannot_say_is_left_out_unless_the_function_is_strict() {
             vec!["[{\"a\": 1}]"],
         ),
         (
+            json!({"additionalProperties": {"type": "integer"}, "minProperties": 2}),
+            "",
+            "minProperties of 2",
+            vec!["{\"a\": 1, \"a\": 1}"],
+            vec!["{\"a\": null}"],
+        ),
+        (
             json!({"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"type": "integer"}}),
             "",
             "propertyNames",

@@ -110,6 +110,8 @@ fn what_cannot_be_is_refused_with_a_reason() {
         (schema(json!({"$ref": "#/$defs/missing"})), "missing"),
         (schema(json!({"oneOf": [{"type": "number"}, {"type": "integer"}]})), "oneOf is supported only where"),
         (schema(json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true})), "uniqueItems"),
+        (schema(json!({"items": {"minProperties": 2}})), "minProperties of 2"),
+        (schema(json!({"properties": {"a": {}}, "required": ["a", "a"], "minProperties": 3})), "minProperties of 3"),
         (schema(json!({"type": "string", "pattern": "(?=a)b"})), "is not supported (character 1)"),
         (schema(json!({"$ref": "https://a.example/b"})), "only references within the schema"),
         (Format::Regex("ab(".into()), "invalid regular expression: unclosed group (character 3)"),
@@ -309,5 +311,18 @@ fn how_long_masks_take() {
                 times[times.len() - 1]
             );
         }
+    }
+}
+
+#[test]
+fn an_object_has_as_many_properties_as_it_is_asked_for() {
+    let least = json!({"required": ["a", "b"], "minProperties": 3, "additionalProperties": {"type": "integer"}});
+    let schema = json!({"properties": {"minProperties": least}, "enum": [{"minProperties": {"a": 1, "b": 2, "c": 3}}]});
+    for (schema, name) in [(least, ""), (schema, "{\"minProperties\":")] {
+        let grammar = tiny().schema(schema);
+        let end = if name.is_empty() { "" } else { "}" };
+        let whole = format!("{name}{{\"a\":1,\"b\":2,\"c\":3}}{end}");
+        assert_eq!(tiny().follow(&mut grammar.clone(), &whole), Ok(vec![whole.len()]), "{whole}");
+        tiny().follow(&mut grammar.clone(), &format!("{name}{{\"a\":1,\"b\":2}}")).expect_err("too few");
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::latitude::Latitude;
 use super::one_of::Comparison;
 use super::reason::refused;
-use super::schema::{NAMED, ONE, OPTIONS, SEVERAL, kinds_of};
+use super::schema::{NAMED, ONE, OPTIONS, SEVERAL, kinds_of, names_it_asks_for};
 use super::{GrammarError, text};
 use crate::tools::target;
 
@@ -216,7 +216,8 @@ impl Rewriting<'_> {
                 return without(format!("{keyword} must be a number"));
             }
             _ if COUNTS.contains(&keyword) => {
-                if let Err(error) = text::length(value, keyword) {
+                let names = if keyword == "minProperties" { names_it_asks_for(map) } else { Ok(()) };
+                if let Err(error) = text::length(value, keyword).and(names) {
                     return without(error.to_string());
                 }
             }

@@ -2,7 +2,7 @@
 //! nothing is taken out first, and what no reply could ever satisfy is refused here.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Number, Value, json};
 
@@ -48,6 +48,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     check_schema(schema)?;
     check_numbers(schema)?;
     check_ending(schema)?;
+    check_names(schema, false)?;
     let mut ready = schema.clone();
     simplify(&mut ready, &Comparison::new(schema));
     if let Some(map) = ready.as_object_mut() {
@@ -69,6 +70,40 @@ fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
     let rounded =
         |number| refused(format!("the number {number} is listed, and no 64-bit float is that; bind a string instead"));
     listed_number_that_is_rounded(schema, false).map_or(Ok(()), |number| Err(rounded(number)))
+}
+
+/// Refuses what asks for properties that [could be one](names_it_asks_for). `named`: whether the keys are names and no keywords.
+fn check_names(schema: &Value, named: bool) -> Result<(), GrammarError> {
+    match schema {
+        Value::Object(map) => {
+            if !named {
+                names_it_asks_for(map)?;
+            }
+            map.iter().try_for_each(|(key, part)| match key.as_str() {
+                "const" | "enum" | "default" | "examples" if !named => Ok(()),
+                key => check_names(part, !named && NAMED.contains(&key)),
+            })
+        }
+        Value::Array(parts) => parts.iter().try_for_each(|part| check_names(part, false)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the grammar has as many properties as the object is asked for: it does not remember names, so that of those which
+/// are not `required` it would take one twice for two.
+///
+/// # Errors
+/// [`GrammarError::Refused`] if `minProperties` asks for two that nothing names, or more.
+pub(super) fn names_it_asks_for(map: &Map<String, Value>) -> Result<(), GrammarError> {
+    let least = map.get("minProperties").and_then(Value::as_f64).unwrap_or(0.0);
+    let required = map.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let named: HashSet<&str> = required.iter().filter_map(Value::as_str).collect();
+    if least <= named.len() as f64 + 1.0 {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "a minProperties of {least} is supported only where \"required\" names all of them but one: a name could come twice"
+    )))
 }
 
 /// `named`: whether the keys are names and no keywords.

@@ -44,7 +44,7 @@ impl Vocabulary {
 
     pub(crate) fn refusal(&self, format: &Format) -> String {
         match self.grammars.answer(format, false, false) {
-            Err(GrammarError::Refused(reason)) => reason,
+            Err(GrammarError::Refused(reason) | GrammarError::Schema { reason, .. }) => reason,
             other => panic!("{format:?}: {other:?}"),
         }
     }
