@@ -17,11 +17,15 @@ const MOST_SIZES: usize = 4;
 pub(super) fn of_fault(root: &Value, reason: String, why: impl Fn(&Value) -> Option<String>) -> (String, String) {
     let (mut tried, mut bytes) = (0, MOST_BYTES.max(root.to_string().len() * MOST_SIZES));
     let mut said_of = |part: &Value| {
+        // A part with all that it refers to may be as large as the whole.
+        if tried == MOST_TRIED || bytes == 0 {
+            return None;
+        }
+        tried += 1;
         let alone = alone(part, root)?;
         let left = bytes.checked_sub(alone.to_string().len());
         bytes = left.unwrap_or(0);
-        tried += 1;
-        left.filter(|_| tried <= MOST_TRIED).and_then(|_| why(&alone))
+        left.and_then(|_| why(&alone))
     };
     let (mut here, mut reason, mut path) = (root, reason, Vec::new());
     // Of the whole it may be said at some length what is wrong with a part.
