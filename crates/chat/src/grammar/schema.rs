@@ -48,7 +48,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     check_schema(schema)?;
     check_numbers(schema)?;
     check_ending(schema)?;
-    check_names(schema, false)?;
+    each_schema(schema, false, &names_it_asks_for)?;
     let mut ready = schema.clone();
     simplify(&mut ready, &Comparison::new(schema));
     if let Some(map) = ready.as_object_mut() {
@@ -67,24 +67,31 @@ pub(super) fn check_ending(schema: &Value) -> Result<(), GrammarError> {
 
 /// Refuses what lists a number that the compiler, to which all are floats, would put another in the place of.
 fn check_numbers(schema: &Value) -> Result<(), GrammarError> {
-    let rounded =
-        |number| refused(format!("the number {number} is listed, and no 64-bit float is that; bind a string instead"));
-    listed_number_that_is_rounded(schema, false).map_or(Ok(()), |number| Err(rounded(number)))
+    each_schema(schema, false, &|map| {
+        let listed = map.iter().filter(|(key, _)| matches!(key.as_str(), "const" | "enum"));
+        listed.map(|(_, values)| values).find_map(rounded).map_or(Ok(()), |number| {
+            Err(refused(format!("the number {number} is listed, and no 64-bit float is that; bind a string instead")))
+        })
+    })
 }
 
-/// Refuses what asks for properties that [could be one](names_it_asks_for). `named`: whether the keys are names and no keywords.
-fn check_names(schema: &Value, named: bool) -> Result<(), GrammarError> {
+/// Checks a schema and all that are within it, but for values. `named`: whether the keys are names and no keywords.
+fn each_schema(
+    schema: &Value,
+    named: bool,
+    check: &impl Fn(&Map<String, Value>) -> Result<(), GrammarError>,
+) -> Result<(), GrammarError> {
     match schema {
         Value::Object(map) => {
             if !named {
-                names_it_asks_for(map)?;
+                check(map)?;
             }
             map.iter().try_for_each(|(key, part)| match key.as_str() {
                 "const" | "enum" | "default" | "examples" if !named => Ok(()),
-                key => check_names(part, !named && NAMED.contains(&key)),
+                key => each_schema(part, !named && NAMED.contains(&key), check),
             })
         }
-        Value::Array(parts) => parts.iter().try_for_each(|part| check_names(part, false)),
+        Value::Array(parts) => parts.iter().try_for_each(|part| each_schema(part, false, check)),
         _ => Ok(()),
     }
 }
@@ -104,20 +111,6 @@ pub(super) fn names_it_asks_for(map: &Map<String, Value>) -> Result<(), GrammarE
     Err(refused(format!(
         "a minProperties of {least} is supported only where \"required\" names all of them but one: a name could come twice"
     )))
-}
-
-/// `named`: whether the keys are names and no keywords.
-fn listed_number_that_is_rounded(schema: &Value, named: bool) -> Option<&Number> {
-    match schema {
-        Value::Object(map) => map.iter().find_map(|(key, part)| match key.as_str() {
-            "const" | "enum" if !named => rounded(part),
-            // Values that bind nothing.
-            "default" | "examples" if !named => None,
-            key => listed_number_that_is_rounded(part, !named && NAMED.contains(&key)),
-        }),
-        Value::Array(parts) => parts.iter().find_map(|part| listed_number_that_is_rounded(part, false)),
-        _ => None,
-    }
 }
 
 /// The first number of a value that no float is.

@@ -333,6 +333,12 @@ fn at_the_end_nothing_comes_in() {
     assert_eq!(cache.stats().disk_writes, 3);
 }
 
+/// Whether the snapshot of the text of that name is in memory.
+fn is_held(cache: &Cache<Snapshot>, name: u32) -> bool {
+    let id = cache.tree.find(&text(name, 100));
+    id.and_then(|id| cache.tree.get(id)).is_some_and(|entry| entry.memory.is_some())
+}
+
 /// What the way takes comes from what no waiting request would go on from, as long as there is any.
 #[test]
 fn what_a_waiting_request_goes_on_from_is_spared() {
@@ -342,12 +348,7 @@ fn what_a_waiting_request_goes_on_from_is_spared() {
     }
     let prompts = [0, 1].map(|name| text(name, 101));
     cache.spare(prompts.iter().map(|prompt| prompt[..].into()).collect());
-    let held = |cache: &Cache<Snapshot>| {
-        [0, 1, 2, 3].map(|name| {
-            let id = cache.tree.find(&text(name, 100));
-            id.and_then(|id| cache.tree.get(id)).is_some_and(|entry| entry.memory.is_some())
-        })
-    };
+    let held = |cache: &Cache<Snapshot>| [0, 1, 2, 3].map(|name| is_held(cache, name));
     // The copy that is to be made has no room beside all.
     cache.options.bytes = cache.bytes() + transit(0, 100) - 1;
     keep(&mut cache, &text(3, 100), Lasts::OnDisk);
@@ -385,14 +386,10 @@ fn what_is_queued_is_not_let_go_in_vain() {
         keep(&mut cache, &text(name, 100), Lasts::InMemory);
     }
     cache.spare([0, 1, 2].map(|name| text(name, 101).into()).into());
-    let held = |cache: &Cache<Snapshot>, name| {
-        let id = cache.tree.find(&text(name, 100));
-        id.and_then(|id| cache.tree.get(id)).is_some_and(|entry| entry.memory.is_some())
-    };
     // It has room, but not the copy that is made of it.
     cache.options.bytes = cache.bytes() + STATE + 6 * PAGE_BYTES + 1000;
     keep(&mut cache, &text(3, 100), Lasts::OnDisk);
     assert_eq!(cache.stats().disk_waiting, 1);
-    assert_eq!([0, 1, 2, 3].map(|name| held(&cache, name)), [false, true, true, true]);
+    assert_eq!([0, 1, 2, 3].map(|name| is_held(&cache, name)), [false, true, true, true]);
     settle(&mut cache, Far(true));
 }
