@@ -29,7 +29,7 @@ impl Structured {
     pub(crate) fn read(request: &Fields<'_>) -> Result<Option<Self>, ApiError> {
         let mut found = Vec::new();
         if let Some(format) = request.object("response_format")? {
-            found.extend(Self::response_format(&format)?);
+            found.extend(Self::response_format(&format, "json_schema")?);
         }
         if let Some(outputs) = request.object("structured_outputs")? {
             refuse_unknown(&outputs, "structured_outputs")?;
@@ -61,8 +61,8 @@ impl Structured {
     }
 
     /// Of a format with a `type`: "text", which is none, "json_object" or "json_schema". The schema is in `schema` or, as
-    /// chat completions has it, in `json_schema.schema`.
-    pub(crate) fn response_format(format: &Fields<'_>) -> Result<Option<Self>, ApiError> {
+    /// chat completions has it, in `json_schema.schema`; `holder` is the one of these two fields that the endpoint's API has.
+    pub(crate) fn response_format(format: &Fields<'_>, holder: &str) -> Result<Option<Self>, ApiError> {
         match fields::string(format.required("type")?, &format.path("type"))? {
             "text" => Ok(None),
             // Some clients give it a schema all the same.
@@ -72,11 +72,14 @@ impl Structured {
             },
             "json_schema" => {
                 let inner = format.object("json_schema")?;
-                let holder = inner.as_ref().unwrap_or(format);
-                holder.string("name")?;
-                holder.boolean("strict")?;
-                holder.required("schema")?;
-                Self::field(holder, "schema", "json")
+                if inner.is_none() && format.value("schema").is_none() {
+                    format.required(holder)?;
+                }
+                let inner = inner.as_ref().unwrap_or(format);
+                inner.string("name")?;
+                inner.boolean("strict")?;
+                inner.required("schema")?;
+                Self::field(inner, "schema", "json")
             }
             kind => {
                 let path = format.path("type");
@@ -266,7 +269,7 @@ mod tests {
             (json!({"response_format": "json"}), "response_format"),
             (json!({"response_format": {}}), "response_format.type"),
             (json!({"response_format": {"type": "yaml"}}), "response_format.type"),
-            (json!({"response_format": {"type": "json_schema"}}), "response_format.schema"),
+            (json!({"response_format": {"type": "json_schema"}}), "response_format.json_schema"),
             (
                 json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
                 "response_format.json_schema.schema",

@@ -94,7 +94,7 @@ impl Opening {
 fn format(request: &Fields<'_>) -> Result<Option<Structured>, ApiError> {
     let within = request.object("output_config")?.map(|output| output.object("format")).transpose()?.flatten();
     let format = if within.is_some() { within } else { request.object("output_format")? };
-    Ok(format.map(|format| Structured::response_format(&format)).transpose()?.flatten())
+    Ok(format.map(|format| Structured::response_format(&format, "schema")).transpose()?.flatten())
 }
 
 /// Appends to the prompt what the client has written of the reply.

@@ -178,7 +178,7 @@ fn refuse_what_is_not_there(request: &Fields<'_>) -> Result<(), ApiError> {
 fn format(request: &Fields<'_>) -> Result<Option<Structured>, ApiError> {
     let Some(text) = request.object("text")? else { return Ok(None) };
     text.string("verbosity")?;
-    Ok(text.object("format")?.map(|format| Structured::response_format(&format)).transpose()?.flatten())
+    Ok(text.object("format")?.map(|format| Structured::response_format(&format, "schema")).transpose()?.flatten())
 }
 
 fn check_metadata(request: &Fields<'_>) -> Result<(), ApiError> {
