@@ -50,11 +50,11 @@ impl Change {
         };
         let path = block.path("tool");
         let tool = Fields::of(block.required("tool")?, &path)?;
-        let text = |name: &str| fields::string(tool.required(name)?, &tool.path(name)).map(str::to_owned);
-        Ok(Some(match (text("type")?.as_str(), adds) {
-            ("tool_reference", true) => Self::Offered(text("name")?),
-            ("tool_reference", false) => Self::Withdrawn(text("name")?),
-            ("tool_definition", true) => {
+        let name = || fields::string(tool.required("name")?, &tool.path("name")).map(str::to_owned);
+        Ok(Some(match (tool.string("type")?, adds) {
+            (Some("tool_reference"), true) => Self::Offered(name()?),
+            (Some("tool_reference"), false) => Self::Withdrawn(name()?),
+            (Some("tool_definition"), true) => {
                 let given = Fields::of(tool.required("definition")?, &tool.path("definition"))?;
                 let strict = given.boolean("strict")?.unwrap_or(false);
                 let bounds = Bounds { path: given.path("input_schema"), strict };
@@ -62,8 +62,9 @@ impl Change {
             }
             (other, _) => {
                 let path = tool.path("type");
-                let message = format!("'{path}' is {}, which this server does not know.", fields::quoted(other));
-                return Err(ApiError::parameter(path, message).unlogged());
+                let known = if adds { "\"tool_reference\" or \"tool_definition\"" } else { "\"tool_reference\"" };
+                let not = other.map_or_else(String::new, |other| format!(", not {}", fields::quoted(other)));
+                return Err(ApiError::parameter(&path, format!("'{path}' must be {known}{not}.")).unlogged());
             }
         }))
     }
@@ -80,8 +81,8 @@ pub(super) struct Changes {
     places: HashMap<String, usize>,
     /// What each of those is held to, by its name.
     pub(super) bounds: HashMap<String, Bounds>,
-    /// The names that are offered without a definition, and where.
-    pub(super) offered: Vec<(String, String)>,
+    /// The names that are offered or withdrawn without a definition, and where.
+    pub(super) referred: Vec<(String, String)>,
     /// The names of tools that cannot be called.
     pub(super) withdrawn: HashSet<String>,
 }
@@ -103,10 +104,12 @@ impl Changes {
     }
 
     fn take(&mut self, change: Change, block: &Fields<'_>) {
+        if let Change::Offered(name) | Change::Withdrawn(name) = &change {
+            self.referred.push((name.clone(), format!("{}.name", block.path("tool"))));
+        }
         match change {
             Change::Offered(name) => {
                 self.withdrawn.remove(&name);
-                self.offered.push((name, format!("{}.name", block.path("tool"))));
             }
             Change::Defined(Defined { definition, bounds }) => {
                 self.withdrawn.remove(name_of(&definition));
@@ -219,12 +222,16 @@ mod tests {
             refer("tool_addition", "k"),
             elsewhere
         ]);
-        let Changes { defined, first, withdrawn, offered, .. } = changes(blocks).expect("fine");
+        let Changes { defined, first, withdrawn, referred, .. } = changes(blocks).expect("fine");
         let names: Vec<&str> = defined.iter().map(super::name_of).collect();
         assert_eq!((names, &defined[0]["function"]["description"]), (vec!["f", "g"], &json!("new")));
         assert_eq!(first.expect("there is one")["function"]["description"], "old");
         assert_eq!(withdrawn, ["g", "h"].map(str::to_owned).into());
-        assert_eq!(offered, [("k".into(), "messages[1].content[7].tool.name".into())]);
+        let places = [("g", 2), ("h", 3), ("k", 6), ("k", 7)];
+        assert_eq!(
+            referred,
+            places.map(|(name, place)| (name.into(), format!("messages[1].content[{place}].tool.name")))
+        );
         assert!(Changes::read(None).expect("none").defined.is_empty());
     }
 
@@ -233,6 +240,7 @@ mod tests {
         let tool = |tool: Value| json!([{"type": "tool_addition", "tool": tool}]);
         for (blocks, end) in [
             (json!([{"type": "tool_removal"}]), "tool"),
+            (tool(json!({})), "tool.type"),
             (tool(json!({"type": "tool_reference"})), "tool.name"),
             (tool(json!({"type": "mcp_tool_reference", "name": "x"})), "tool.type"),
             (tool(json!({"type": "tool_definition", "definition": {"name": "f"}})), "tool.definition.input_schema"),

@@ -50,7 +50,7 @@ pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiE
     for name in shown {
         deferred.remove(&name);
     }
-    let Changes { defined, first, withdrawn, offered, bounds, .. } = changes;
+    let Changes { defined, first, withdrawn, referred, bounds, .. } = changes;
     for (name, Bounds { path, strict: is_strict }) in bounds {
         if is_strict {
             strict.insert(name.clone());
@@ -60,7 +60,7 @@ pub(super) fn read(request: &Fields<'_>, changes: Changes) -> Result<Tools, ApiE
         paths.insert(name, path);
     }
     let mut tools = Tools { definitions, deferred, later: defined, withdrawn, paths, strict, ..Tools::default() };
-    check_offered(&offered, &tools, &elsewhere)?;
+    check_referred(&referred, &tools, &elsewhere)?;
     let (choice, parallel) = read_choice(request, &tools, &elsewhere)?;
     if tools.callable().next().is_none() && !elsewhere.is_empty() && choice != Choice::None {
         // Without them the model would make up what they find.
@@ -140,10 +140,10 @@ fn is_anthropics(kind: &str) -> bool {
     kind == "mcp_toolset" || kind.rsplit_once('_').is_some_and(|(_, end)| is_date(end))
 }
 
-/// 400 for a tool that is offered and that none is: the model would be told of a function that it cannot call.
-fn check_offered(offered: &[(String, String)], tools: &Tools, elsewhere: &[&str]) -> Result<(), ApiError> {
+/// 400 for a tool that is offered or withdrawn and that none is: the model would be told of a function that there never was.
+fn check_referred(referred: &[(String, String)], tools: &Tools, elsewhere: &[&str]) -> Result<(), ApiError> {
     let known: HashSet<&str> = tools.definitions.iter().chain(&tools.later).map(name_of).collect();
-    match offered.iter().find(|(name, _)| !known.contains(name.as_str()) && !elsewhere.contains(&name.as_str())) {
+    match referred.iter().find(|(name, _)| !known.contains(name.as_str()) && !elsewhere.contains(&name.as_str())) {
         None => Ok(()),
         Some((name, path)) => {
             let message = format!("'{path}' is {}, which no tool is called.", fields::quoted(name));
@@ -161,7 +161,12 @@ fn read_choice(request: &Fields<'_>, tools: &Tools, elsewhere: &[&str]) -> Resul
         "auto" => Choice::Auto,
         "none" => Choice::None,
         "any" if tools.callable().next().is_none() && elsewhere.is_empty() => {
-            let message = "'tool_choice' makes the model call a tool, but 'tools' is missing or empty.";
+            let why = if tools.withdrawn.is_empty() {
+                "'tools' is missing or empty."
+            } else {
+                "the conversation has withdrawn every one (\"tool_removal\")."
+            };
+            let message = format!("'tool_choice' makes the model call a tool, but {why}");
             return Err(ApiError::parameter("tool_choice", message));
         }
         "any" => Choice::Required,
@@ -172,6 +177,8 @@ fn read_choice(request: &Fields<'_>, tools: &Tools, elsewhere: &[&str]) -> Resul
                 return Ok((Choice::Named(name.to_owned()), parallel));
             } else if elsewhere.contains(&name) {
                 RUN_ELSEWHERE
+            } else if tools.withdrawn.contains(name) {
+                "which the conversation has withdrawn (\"tool_removal\")."
             } else {
                 "which is not among 'tools'."
             };

@@ -57,6 +57,33 @@ fn wrong_requests_say_what_is_wrong() {
 }
 
 #[test]
+fn tools_that_come_and_go_are_such_as_there_are() {
+    let refer = |name: &str| json!({"type": "tool_reference", "name": name});
+    for (kind, tool, choice, part) in [
+        ("tool_addition", json!({}), "auto", "tool.type' must be \"tool_reference\" or \"tool_definition\"."),
+        ("tool_addition", json!({"type": "x"}), "auto", "must be \"tool_reference\" or \"tool_definition\", not \"x\""),
+        (
+            "tool_removal",
+            json!({"type": "tool_definition"}),
+            "auto",
+            "must be \"tool_reference\", not \"tool_definition\"",
+        ),
+        ("tool_addition", refer("g"), "auto", "'messages[1].content[0].tool.name' is \"g\", which no tool is called"),
+        ("tool_removal", refer("g"), "auto", "'messages[1].content[0].tool.name' is \"g\", which no tool is called"),
+        ("tool_removal", refer("f"), "any", "but the conversation has withdrawn every one"),
+        ("tool_removal", refer("f"), "tool", "'tool_choice.name' is \"f\", which the conversation has withdrawn"),
+    ] {
+        let user = json!({"role": "user", "content": "Hello"});
+        let system = json!({"role": "system", "content": [{"type": kind, "tool": tool}]});
+        let mut request = ask("Hello", json!({"messages": [user, system, user]}));
+        request["tools"] = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+        request["tool_choice"] = json!({"type": choice, "name": "f"});
+        let (_, message) = refused(&send(model(), &request), 400);
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
 fn every_kind_has_its_type() {
     let not_json = request(model(), "POST", "/v1/messages", &[], b"{");
     assert_eq!(refused(&not_json, 400).0, "invalid_request_error");
