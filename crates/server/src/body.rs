@@ -84,9 +84,22 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
     if body.is_empty() {
         return Err(ApiError::request("The request body is empty; it must be a JSON object."));
     }
-    serde_json::from_slice(body)
-        .map_err(|error| ApiError::request(format!("The request body is not valid JSON: {error}.")))
+    from_json(body).map_err(|fault| ApiError::request(format!("The request body is {fault}.")))
 }
+
+/// Reads a text as JSON, or says what the text is instead.
+pub(crate) fn from_json(text: &[u8]) -> Result<Value, String> {
+    serde_json::from_slice(text).map_err(|error| match error.to_string() {
+        // The parser has no other word for it.
+        reason if reason.starts_with("recursion limit exceeded") => {
+            format!("JSON nested over {MOST_LEVELS} levels deep, which is not taken")
+        }
+        reason => format!("not valid JSON: {reason}"),
+    })
+}
+
+/// Levels of arrays and objects within each other that the parser takes.
+const MOST_LEVELS: usize = 127;
 
 /// JSON values one body may hold. A parsed value can take a hundred times the two bytes that it has in the body, so that
 /// without a bound 32 MiB of brackets would take gigabytes of memory.
@@ -109,7 +122,7 @@ fn values_at_most(json: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_VALUES, parse, values_at_most};
+    use super::{MOST_LEVELS, MOST_VALUES, parse, values_at_most};
 
     #[test]
     fn values_are_counted_outside_of_strings() {
@@ -118,6 +131,14 @@ mod tests {
         {
             assert_eq!(values_at_most(json.as_bytes()), count, "{json}");
         }
+    }
+
+    #[test]
+    fn a_body_that_is_nested_too_deep_is_told_so() {
+        let body = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+        assert!(parse(body(MOST_LEVELS).as_bytes()).is_ok());
+        let error = parse(body(MOST_LEVELS + 1).as_bytes()).expect_err("too deep");
+        assert_eq!(error.message(), "The request body is JSON nested over 127 levels deep, which is not taken.");
     }
 
     #[test]

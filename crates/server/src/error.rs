@@ -99,9 +99,9 @@ impl ApiError {
         Self { code: Some("previous_response_not_found"), ..Self::parameter("previous_response_id", message) }
     }
 
-    /// 405.
-    pub(crate) fn method_not_allowed(method: &str, path: &str) -> Self {
-        let message = format!("{path} does not take {method}.");
+    /// 405; `allowed` are the methods that the path takes, as the header has them.
+    pub(crate) fn method_not_allowed(method: &str, path: &str, allowed: &str) -> Self {
+        let message = format!("{path} does not take {method}, only {}.", allowed.replace(',', ", "));
         let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, message);
         Self { code: Some("method_not_allowed"), unlogged: true, ..error }
     }

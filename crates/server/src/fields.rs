@@ -66,6 +66,11 @@ impl<'v> Fields<'v> {
         self.value(name).map(|value| number(value, &self.path(name), range)).transpose()
     }
 
+    /// A number over 0 and at most `high`.
+    pub(crate) fn positive(&self, name: &str, high: f64) -> Result<Option<f32>, ApiError> {
+        self.value(name).map(|value| positive(value, &self.path(name), high)).transpose()
+    }
+
     pub(crate) fn object(&self, name: &str) -> Result<Option<Fields<'v>>, ApiError> {
         self.value(name).map(|value| Fields::of(value, &self.path(name))).transpose()
     }
@@ -92,7 +97,9 @@ pub(crate) fn string<'v>(value: &'v Value, path: &str) -> Result<&'v str, ApiErr
 
 /// Reads an integer within `range`. Its path is made where there is something to say of it alone: a prompt can be 100,000 of them.
 pub(crate) fn integer(value: &Value, path: impl Display, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
-    if !value.is_i64() && !value.is_u64() {
+    // Beyond 64 bits a whole number is read as one with a fraction.
+    let is_beyond = value.as_f64().is_some_and(|number| number.abs() >= i64::MAX as f64);
+    if !value.is_i64() && !value.is_u64() && !is_beyond {
         return Err(wrong_type(&path.to_string(), "an integer", value));
     }
     // What does not fit an i64 is over every range here.
@@ -107,10 +114,22 @@ pub(crate) fn integer(value: &Value, path: impl Display, range: RangeInclusive<i
 
 /// Reads a number within `range`.
 pub(crate) fn number(value: &Value, path: &str, range: RangeInclusive<f64>) -> Result<f32, ApiError> {
+    let (low, high) = (range.start(), range.end());
+    number_that(value, path, |number| range.contains(&number), &format!("between {low} and {high}"))
+}
+
+/// Reads a number over 0 and at most `high`.
+pub(crate) fn positive(value: &Value, path: &str, high: f64) -> Result<f32, ApiError> {
+    // It may be over 0 and still be 0 in the end.
+    let is_in = |number: f64| number as f32 > 0.0 && number <= high;
+    number_that(value, path, is_in, &format!("above 0 and at most {high}"))
+}
+
+/// Reads a number that `is_in`; `wanted` says which are.
+fn number_that(value: &Value, path: &str, is_in: impl Fn(f64) -> bool, wanted: &str) -> Result<f32, ApiError> {
     let number = value.as_f64().ok_or_else(|| wrong_type(path, "a number", value))?;
-    if !range.contains(&number) {
-        let (low, high) = (range.start(), range.end());
-        return Err(ApiError::parameter(path, format!("'{path}' must be between {low} and {high}, not {value}.")));
+    if !is_in(number) {
+        return Err(ApiError::parameter(path, format!("'{path}' must be {wanted}, not {value}.")));
     }
     Ok(number as f32)
 }

@@ -71,7 +71,7 @@ impl Parameters {
             penalties: Penalties {
                 presence: request.number("presence_penalty", -2.0..=2.0)?.unwrap_or(defaults.presence_penalty),
                 frequency: request.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-                repetition: positive(request, "repetition_penalty", 10.0)?.unwrap_or(defaults.repetition_penalty),
+                repetition: request.positive("repetition_penalty", 10.0)?.unwrap_or(defaults.repetition_penalty),
             },
             logit_bias: logit_bias(request, limits.vocabulary)?,
             // Any 64 bits do as a seed.
@@ -95,19 +95,9 @@ fn sampling(request: &Fields<'_>, defaults: &Defaults) -> Result<Sampling, ApiEr
     Ok(Sampling {
         temperature: request.number("temperature", 0.0..=2.0)?.unwrap_or(defaults.sampling.temperature),
         top_k,
-        top_p: positive(request, "top_p", 1.0)?.unwrap_or(defaults.sampling.top_p),
+        top_p: request.positive("top_p", 1.0)?.unwrap_or(defaults.sampling.top_p),
         min_p: request.number("min_p", 0.0..=1.0)?.unwrap_or(defaults.sampling.min_p),
     })
-}
-
-/// A number over 0 and at most `high`.
-fn positive(request: &Fields<'_>, name: &str, high: f64) -> Result<Option<f32>, ApiError> {
-    let number = request.number(name, 0.0..=high)?;
-    if number == Some(0.0) {
-        let path = request.path(name);
-        return Err(ApiError::parameter(&path, format!("'{path}' must be above 0 and at most {high}.")));
-    }
-    Ok(number)
 }
 
 /// `max_completion_tokens` is the newer name of `max_tokens` and goes before it. A count that the context cannot hold,
@@ -161,12 +151,12 @@ fn logit_bias(request: &Fields<'_>, vocabulary: usize) -> Result<Vec<(u32, f32)>
         .map(|(key, value)| {
             let token: Option<u32> = key.parse().ok();
             // Any other word of the client's is none that may be logged.
-            let path = token.map_or_else(|| NAME.to_owned(), |token| map.path(&token.to_string()));
             let token = token.filter(|&token| (token as usize) < vocabulary).ok_or_else(|| {
-                let message = format!("'{path}' must be named by a token id below {vocabulary}, not {}.", quoted(key));
-                ApiError::parameter(&path, message).unlogged()
+                let message =
+                    format!("'{NAME}' has the key {}; its keys must be token ids below {vocabulary}.", quoted(key));
+                ApiError::parameter(NAME, message).unlogged()
             })?;
-            Ok((token, fields::number(value, &path, -100.0..=100.0)?))
+            Ok((token, fields::number(value, &map.path(&token.to_string()), -100.0..=100.0)?))
         })
         .collect()
 }
@@ -234,7 +224,7 @@ mod tests {
             (json!({"seed": u64::MAX}), "seed"),
             (json!({"max_tokens": 0}), "max_tokens"),
             (json!({"max_tokens": u64::MAX}), "max_tokens"),
-            (json!({"logit_bias": {"50": 1}}), "logit_bias.50"),
+            (json!({"logit_bias": {"50": 1}}), "logit_bias"),
             (json!({"logit_bias": {"1": 101}}), "logit_bias.1"),
             (json!({"logit_bias": [1]}), "logit_bias"),
             (json!({"stream_options": {"include_usage": 1}}), "stream_options.include_usage"),

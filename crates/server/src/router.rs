@@ -7,11 +7,13 @@ use crate::shared::Shared;
 use crate::{anthropic, chat, completions, embeddings, log, metrics, models, responses, status, tokens, web};
 use axum::Router;
 use axum::extract::Request;
+use axum::http::header;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use std::any::Any;
 use std::sync::Arc;
+use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::CorsLayer;
 
@@ -41,9 +43,10 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
 }
 
 fn surround(paths: Router, gate: Gate, cors: Option<CorsLayer>, watch: Watch) -> Router {
+    let routes = paths.clone();
     let guarded = paths
         .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
+        .method_not_allowed_fallback(move |request| method_not_allowed(routes.clone(), request))
         .layer(from_fn_with_state(Arc::new(gate), gate::admit));
     let shared_with_others = match cors {
         // Outside of the gate: a browser that asks whether it may ask sends no key.
@@ -77,8 +80,12 @@ async fn not_found(request: Request) -> ApiError {
     ApiError::not_found(request.uri().path(), &PATHS)
 }
 
-async fn method_not_allowed(request: Request) -> ApiError {
-    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
+/// The routes alone know which methods a path takes, and say so in the header of a 405.
+async fn method_not_allowed(routes: Router, request: Request) -> ApiError {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let Ok(response) = routes.oneshot(request).await;
+    let allowed = response.headers().get(header::ALLOW).and_then(|allowed| allowed.to_str().ok()).unwrap_or_default();
+    ApiError::method_not_allowed(method.as_str(), &path, allowed)
 }
 
 /// The panic hook has written what happened; a client can do nothing with it.

@@ -1,6 +1,7 @@
 //! Structured output: what binds the replies of a request to a grammar, in the words of each client. The same for every
 //! endpoint once it has been read.
 
+use crate::body::from_json;
 use crate::error::ApiError;
 use crate::fields::{self, Fields, wrong_type};
 use crate::shared::Shared;
@@ -182,8 +183,8 @@ fn refusal(error: &GrammarError, path: &str, purpose: &str) -> ApiError {
 fn schema(value: &Value, path: &str) -> Result<Value, ApiError> {
     match value {
         Value::Object(_) | Value::Bool(_) => Ok(value.clone()),
-        Value::String(text) => serde_json::from_str(text)
-            .map_err(|error| ApiError::parameter(path, format!("'{path}' is a string that is no JSON: {error}."))),
+        Value::String(text) => from_json(text.as_bytes())
+            .map_err(|fault| ApiError::parameter(path, format!("'{path}' is a string that is {fault}."))),
         other => Err(wrong_type(path, "an object", other)),
     }
 }

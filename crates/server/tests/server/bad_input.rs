@@ -47,7 +47,8 @@ fn wrong_chat_parameters_are_named() {
         (json!({"logprobs": 3}), "logprobs"),
         (json!({"top_logprobs": 3}), "top_logprobs"),
         (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
-        (json!({"logit_bias": {"6113": 1}}), "logit_bias.6113"),
+        (json!({"logit_bias": {"6112": 101}}), "logit_bias.6112"),
+        (json!({"logit_bias": {"6113": 1}}), "logit_bias"),
         (json!({"logit_bias": {"a": 1}}), "logit_bias"),
         (json!({"stop": [["x"]]}), "stop[0]"),
         (json!({"chat_template_kwargs": "x"}), "chat_template_kwargs"),
@@ -66,6 +67,23 @@ fn wrong_chat_parameters_are_named() {
         assert!(message.contains(param.split('[').next().expect("one")), "{param}: {message}");
     }
     chat(model(), &hello(json!({}))).ok();
+}
+
+#[test]
+fn what_is_wrong_with_a_number_is_said_truly() {
+    let seed = "'seed' must be between -9223372036854775808 and 9223372036854775807, not 1e+30.";
+    for (changes, said) in [
+        (json!({"seed": 1e30}), seed),
+        (json!({"seed": 1.5}), "'seed' must be an integer, not a number with a fraction."),
+        (json!({"top_p": 0}), "'top_p' must be above 0 and at most 1, not 0."),
+        (json!({"top_p": 1e-60}), "'top_p' must be above 0 and at most 1, not 1e-60."),
+        (json!({"top_p": 1.5}), "'top_p' must be above 0 and at most 1, not 1.5."),
+        (json!({"logit_bias": {"x": 1}}), "'logit_bias' has the key \"x\"; its keys must be token ids below 6113."),
+        (json!({"logit_bias": {"7": "x"}}), "'logit_bias.7' must be a number, not a string."),
+    ] {
+        let (_, _, message) = chat(model(), &hello(changes)).error(400);
+        assert_eq!(message, said);
+    }
 }
 
 #[test]
@@ -145,10 +163,18 @@ fn bodies_that_are_no_json_are_refused() {
 fn unknown_paths_methods_and_models() {
     let (_, code, _) = get(model(), "/v2/nothing").error(404);
     assert_eq!(code, "not_found");
-    let (_, code, message) = get(model(), "/v1/chat/completions").error(405);
-    assert_eq!(code, "method_not_allowed");
-    assert!(message.contains("GET"));
-    request(model(), "DELETE", "/v1/models", &[], b"").error(405);
+    for (method, path, allowed) in [
+        ("GET", "/v1/chat/completions", "POST"),
+        ("DELETE", "/v1/models", "GET,HEAD"),
+        ("PUT", "/v1/responses/x", "GET,HEAD,DELETE"),
+        ("POST", "/", "GET,HEAD"),
+    ] {
+        let answer = request(model(), method, path, &[], b"");
+        let (_, code, message) = answer.error(405);
+        assert_eq!((code, answer.header("allow")), (json!("method_not_allowed"), Some(allowed)));
+        let allowed = allowed.replace(',', ", ");
+        assert_eq!(message, format!("{path} does not take {method}, only {allowed}."));
+    }
     let (param, code, message) = get(model(), "/v1/models/other").error(404);
     assert_eq!((param, code), (json!("model"), json!("model_not_found")));
     assert!(message.contains(NAME));
