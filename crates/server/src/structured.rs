@@ -34,6 +34,10 @@ impl Structured {
         }
         if let Some(outputs) = request.object("structured_outputs")? {
             refuse_unknown(&outputs, "structured_outputs")?;
+            if OUTPUTS.iter().all(|name| outputs.value(name).is_none()) {
+                let message = format!("'structured_outputs' must hold one of {}.", OUTPUTS.join(", "));
+                return Err(ApiError::parameter("structured_outputs", message));
+            }
             if outputs.boolean(OUTPUTS_CLOSED)? == Some(true) {
                 let path = outputs.path(OUTPUTS_CLOSED);
                 let message =
@@ -238,10 +242,11 @@ mod tests {
                 "structured_outputs.json_object",
             ),
             (
-                json!({"structured_outputs": {"regex": "a+", "choice": null}}),
+                json!({"structured_outputs": {"regex": "a+", "choice": null, "whitespace_pattern": " "}}),
                 Format::Regex("a+".into()),
                 "structured_outputs.regex",
             ),
+            (json!({"guided_regex": "a+"}), Format::Regex("a+".into()), "guided_regex"),
             (json!({"guided_choice": ["a", "b"]}), choice(), "guided_choice"),
             (json!({"guided_json": true}), Format::JsonSchema(json!(true)), "guided_json"),
             (json!({"guided_grammar": "start: A"}), Format::Lark("start: A".into()), "guided_grammar"),
@@ -255,10 +260,9 @@ mod tests {
             json!({"response_format": null, "grammar": null}),
             json!({"grammar": ""}),
             json!({"response_format": {"type": "text"}}),
-            json!({"structured_outputs": {}}),
-            json!({"structured_outputs": {"json_object": false}}),
-            json!({"structured_outputs": {"whitespace_pattern": " ", "structural_tag": null}}),
-            json!({"structured_outputs": {"disable_additional_properties": false}}),
+            json!({"structured_outputs": null}),
+            json!({"structured_outputs": {"json_object": false, "structural_tag": null}}),
+            json!({"structured_outputs": {"json_object": false, "disable_additional_properties": false}}),
         ] {
             assert_eq!(read(none.clone()), Ok(None), "{none}");
         }
@@ -287,6 +291,8 @@ mod tests {
             (json!({"guided_regex": 1}), "guided_regex"),
             (json!({"guided_choice": ["a", 1]}), "guided_choice[1]"),
             (json!({"structured_outputs": {"choice": "a"}}), "structured_outputs.choice"),
+            (json!({"structured_outputs": {}}), "structured_outputs"),
+            (json!({"structured_outputs": {"json": null, "whitespace_pattern": " "}}), "structured_outputs"),
             (json!({"structured_outputs": {"structural_tag": "{}"}}), "structured_outputs"),
             (json!({"structured_outputs": {"schema": {"type": "object"}, "regex": null}}), "structured_outputs"),
             (json!({"structured_outputs": {"json_object": 1}}), "structured_outputs.json_object"),

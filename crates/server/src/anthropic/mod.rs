@@ -4,8 +4,9 @@
 //! completion's; what is particular here is the wire form on both sides.
 //!
 //! Where Anthropic's documentation leaves it open, or the model needs it otherwise:
-//! - `model` may be any string; `max_tokens` may be missing, then the context is the bound. The parameters of chat
-//!   completions that Anthropic does not have (`seed`, `min_p`, penalties, `chat_template_kwargs`, …) are taken as well.
+//! - `model` may be any string; `max_tokens` may be missing or null, then the context is the bound. The parameters of chat
+//!   completions that Anthropic does not have (`seed`, `min_p`, penalties, `chat_template_kwargs`, …) are taken as well, and
+//!   a `temperature` of up to 2, as everywhere here.
 //! - The model thinks only if `thinking` asks for it, as Anthropic's does. Its earlier reasoning stays in the prompt as
 //!   far as the client sends it back, unless `preserve_thinking` is false: so a conversation only grows at its end, and
 //!   all of it that was read before need not be read again. Signatures are there because clients expect them; nobody

@@ -27,6 +27,8 @@ pub(crate) fn read(mut request: Value, shared: &Shared) -> Result<Asked, ApiErro
     let messages = take_messages(&mut request);
     let fields = Fields::of(&request, "")?;
     let mut parameters = Parameters::read(&fields, &shared.limits)?;
+    // Unlike `stop`, this cannot be a string alone.
+    fields.array("stop_sequences")?;
     parameters.stop = stop_strings(&fields, "stop_sequences")?;
     // A message is one.
     parameters.choices = 1;

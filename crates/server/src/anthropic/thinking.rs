@@ -39,9 +39,9 @@ impl Thinking {
         let mut kwargs = Map::new();
         kwargs.insert("enable_thinking".into(), on.into());
         kwargs.insert("preserve_thinking".into(), true.into());
+        let effort = request.object("output_config")?.map(|output| effort_kwargs(&output, "effort")).transpose()?;
         if on {
             // The effort says how long, not whether.
-            let effort = request.object("output_config")?.map(|output| effort_kwargs(&output, "effort")).transpose()?;
             let effort = effort.as_ref().and_then(|effort| effort.get(THINKING_BUDGET));
             if let Some(budget) = budget.map(Value::from).as_ref().or(effort) {
                 kwargs.insert(THINKING_BUDGET.into(), budget.clone());
@@ -93,6 +93,7 @@ mod tests {
             (json!({"thinking": {"type": "enabled", "budget_tokens": 0}}), "thinking.budget_tokens"),
             (json!({"thinking": {"type": "adaptive", "display": 1}}), "thinking.display"),
             (json!({"thinking": {"type": "adaptive"}, "output_config": {"effort": 1}}), "output_config.effort"),
+            (json!({"output_config": {"effort": "x"}}), "output_config.effort"),
         ] {
             assert_eq!(read(request.clone()), Err(json!(path)), "{request}");
         }

@@ -31,6 +31,8 @@ fn wrong_requests_say_what_is_wrong() {
         (json!({"temperature": "hot"}), "'temperature'"),
         (json!({"stop_sequences": ["a", ""]}), "'stop_sequences[1]' is empty"),
         (json!({"stop_sequences": [1]}), "'stop_sequences[0]'"),
+        (json!({"stop_sequences": "a"}), "'stop_sequences' must be an array"),
+        (json!({"output_config": {"effort": "x"}}), "'output_config.effort' must be one of"),
         (json!({"system": 1}), "'system'"),
         (json!({"thinking": {"type": "deep"}}), "'thinking.type'"),
         (json!({"tools": [{"name": "f"}]}), "'tools[0].input_schema' is missing"),
