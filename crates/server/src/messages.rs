@@ -4,6 +4,9 @@ use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use serde_json::{Value, json};
 
+/// What stands for a picture or a file in a tool's result: refusing it would end the conversation.
+pub(crate) const NOT_TEXT: &str = "[left out: the model reads text only]";
+
 /// Checks `messages`; the template's side prepares them further.
 pub(crate) fn read_messages(messages: Value) -> Result<Vec<Value>, ApiError> {
     let Value::Array(mut messages) = messages else {
@@ -15,15 +18,16 @@ pub(crate) fn read_messages(messages: Value) -> Result<Vec<Value>, ApiError> {
     for (index, message) in messages.iter().enumerate() {
         check(&Fields::of(message, &format!("messages[{index}]"))?)?;
     }
-    messages.iter_mut().filter(|message| message["role"] == "assistant").for_each(refusals_to_text);
+    messages.iter_mut().for_each(parts_to_text);
     Ok(messages)
 }
 
-/// What the model refused it has said: templates know text alone.
-fn refusals_to_text(message: &mut Value) {
+/// Templates know text alone: what the model refused it has said, and in a tool's result a note stands for what is no text.
+fn parts_to_text(message: &mut Value) {
     let parts = message.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten();
-    for part in parts.filter(|part| part["type"] == "refusal") {
-        *part = json!({"type": "text", "text": part["refusal"]});
+    for part in parts.filter(|part| part["type"] != "text") {
+        let text = if part["type"] == "refusal" { part["refusal"].take() } else { NOT_TEXT.into() };
+        *part = json!({"type": "text", "text": text});
     }
 }
 
@@ -62,7 +66,7 @@ fn check(message: &Fields<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A string, null, or a list of text parts.
+/// A string, null, or a list of text parts; in a tool's result of any.
 fn check_content(message: &Fields<'_>) -> Result<(), ApiError> {
     let path = message.path("content");
     let parts = match message.value("content") {
@@ -75,6 +79,9 @@ fn check_content(message: &Fields<'_>) -> Result<(), ApiError> {
         let kind = fields::string(part.required("type")?, &part.path("type"))?;
         if kind == "refusal" && message.string("role")? == Some("assistant") {
             fields::string(part.required("refusal")?, &part.path("refusal"))?;
+            continue;
+        }
+        if kind != "text" && message.string("role")? == Some("tool") {
             continue;
         }
         if kind != "text" {
@@ -92,7 +99,7 @@ fn check_content(message: &Fields<'_>) -> Result<(), ApiError> {
 
 #[cfg(test)]
 mod tests {
-    use super::read_messages;
+    use super::{NOT_TEXT, read_messages};
     use serde_json::{Value, json};
 
     fn param(messages: Value) -> Value {
@@ -105,6 +112,16 @@ mod tests {
         let read = read_messages(json!([{"role": "assistant", "content": refusal}])).expect("fine");
         assert_eq!(read[0]["content"], json!([{"type": "text", "text": "No."}]));
         assert_eq!(param(json!([{"role": "user", "content": refusal}])), "messages[0].content[0].type");
+    }
+
+    #[test]
+    fn what_is_no_text_is_a_note_in_a_tools_result_alone() {
+        let picture = json!({"type": "image_url", "image_url": {"url": "data:"}});
+        let said = json!({"type": "text", "text": "Look:"});
+        let of = |role: &str| json!([{"role": role, "content": [said, picture]}]);
+        let read = read_messages(of("tool")).expect("fine");
+        assert_eq!(read[0]["content"], json!([said, {"type": "text", "text": NOT_TEXT}]));
+        assert_eq!(param(of("user")), "messages[0].content[1].type");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use crate::error::ApiError;
 use crate::fields::{self, Fields, quoted};
+use crate::messages::NOT_TEXT;
 use crate::responses::custom::PARAMETER;
 use crate::responses::functions::shown_name;
 use serde_json::{Map, Value, json};
@@ -22,9 +23,6 @@ const PASSED_OVER: [&str; 10] = [
     "tool_search_output",
     "web_search_call",
 ];
-
-/// What stands for a picture or a file in a tool's output: refusing it would end the conversation.
-const NOT_TEXT: &str = "[left out: the model reads text only]";
 
 /// Reads items, one after the other.
 #[derive(Debug, Default)]
