@@ -182,7 +182,8 @@ fn check<'v>(tool: &Fields<'v>) -> Result<&'v str, ApiError> {
     Ok(name)
 }
 
-/// The name of a function, which must be one that the markup of calls can hold.
+/// The name of a function, which must be one that the markup of calls can hold. OpenAI takes letters, digits, `_` and `-`
+/// alone; nothing here needs that, and a name with a dot or a slash in it works.
 pub(crate) fn check_name<'v>(function: &Fields<'v>) -> Result<&'v str, ApiError> {
     let name = fields::string(function.required("name")?, &function.path("name"))?;
     if name.trim().is_empty() || name.trim() != name || name.contains(['<', '>', '"', '\'', '\n']) || name.len() > 256 {

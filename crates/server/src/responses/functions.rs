@@ -5,7 +5,8 @@
 //! - A custom tool is shown as a function with one string; see [`custom`](super::custom).
 //! - What is in a namespace is shown by both names, joined.
 //! - Tools that OpenAI's own servers run (web search and its kind) are not shown: nothing here could run them, and
-//!   agents send them along with their own. Nor is there a tool search; what it would find is shown at once.
+//!   agents send them along with their own. A request that has no others is refused: the model would make up what they
+//!   find. Nor is there a tool search; what it would find is shown at once.
 
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
@@ -70,9 +71,16 @@ pub(crate) fn read(request: &Fields<'_>, more: &[(&Value, String)]) -> Result<(T
     for (tool, path) in more {
         reader.tool(&Fields::of(tool, path)?, None)?;
     }
+    let only_hosted = reader.definitions.is_empty() && !reader.hosted.is_empty();
     let choice = reader.choice(request)?;
+    if only_hosted && choice != Choice::None {
+        let names = reader.hosted.iter().map(|kind| fields::quoted(kind)).collect::<Vec<_>>().join(", ");
+        let message =
+            format!("'tools' has only {names}, which OpenAI's servers run; this server runs no tools itself.");
+        return Err(ApiError::parameter("tools", message).unlogged());
+    }
     let parallel = request.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let Reader { definitions, functions, paths, strict } = reader;
+    let Reader { definitions, functions, paths, strict, hosted: _ } = reader;
     Ok((Tools { definitions, choice, parallel, paths, strict, ..Tools::default() }, Functions(functions)))
 }
 
@@ -84,6 +92,8 @@ struct Reader {
     paths: HashMap<String, String>,
     /// Those that are to be followed to the letter.
     strict: HashSet<String>,
+    /// The types of those that are not shown.
+    hosted: Vec<String>,
 }
 
 impl Reader {
@@ -106,7 +116,10 @@ impl Reader {
                 }
                 Ok(())
             }
-            _ if is_hosted(kind) => Ok(()),
+            _ if is_hosted(kind) => {
+                self.hosted.push(kind.to_owned());
+                Ok(())
+            }
             _ => {
                 let path = tool.path("type");
                 let message = format!(
@@ -299,6 +312,14 @@ mod tests {
     }
 
     #[test]
+    fn hosted_tools_alone_may_only_not_be_called() {
+        let only = |choice: &str| try_read(&json!({"tools": [{"type": "web_search"}], "tool_choice": choice}));
+        assert_eq!(only("auto").err(), Some(json!("tools")));
+        assert_eq!(only("required").err(), Some(json!("tool_choice")));
+        assert!(only("none").expect("fine").0.definitions.is_empty());
+    }
+
+    #[test]
     fn choices_are_read() {
         let choose = |choice: Value| try_read(&json!({"tools": tools(), "tool_choice": choice})).expect("fine").0;
         for (choice, expected) in [
@@ -335,6 +356,7 @@ mod tests {
                 json!({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "x"}]}]}),
                 "tools[0].tools[0].type",
             ),
+            (json!({"tools": [{"type": "web_search"}]}), "tools"),
             (choose(json!("maybe")), "tool_choice"),
             (choose(json!(1)), "tool_choice"),
             (choose(json!({"type": "web_search"})), "tool_choice.type"),
