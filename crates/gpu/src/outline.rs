@@ -14,6 +14,10 @@ use crate::shapes::{CHOSEN, MAX_DECODE_ROWS, PAGE, Shapes};
 use crate::step::{Few, Head, Many, Model};
 use crate::weights::{ExpertWeights, Linear, MixerWeights, ModelWeights};
 
+/// The most rows of a step that `lily` makes room for where there are warpgroups: how a step of few rows goes about a long context
+/// depends on it.
+const WARPGROUP_ROWS: usize = 4096;
+
 /// Which step to tell about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -29,7 +33,7 @@ pub enum Step {
 pub struct Outline {
     /// What was recorded.
     pub plan: Plan,
-    /// Bytes of the workspace for this step alone.
+    /// Bytes of the workspace for this step alone; where there are warpgroups, for a prefill step of the most rows.
     pub workspace: u64,
     /// Bytes that any way of making the step must move: each weight it uses once (of experts the most that its rows can
     /// choose), recurrent states once in and once out, keys and values of the context once in and of the new tokens
@@ -74,7 +78,8 @@ impl Outline {
         }
         let shapes = Shapes::new(config)?;
         let pages = sequences * context.div_ceil(PAGE);
-        let sizes = Sizes { max_context: context, slots: sequences, pages, prefill_rows: rows.max(32), tiles };
+        let prefill_rows = rows.max(if tiles == Tiles::Warpgroup { WARPGROUP_ROWS } else { 32 });
+        let sizes = Sizes { max_context: context, slots: sequences, pages, prefill_rows, tiles };
         let mut buffers = 0;
         let memory = Memory::new(&shapes, &sizes, |bytes, _| {
             buffers += 1;
@@ -260,6 +265,38 @@ mod tests {
             assert_eq!(products.len(), 40 * 4, "{rows} rows");
             let plain: Vec<&&str> = products.iter().filter(|name| !name.ends_with(ending)).collect();
             assert!(plain.is_empty(), "{rows} rows: {plain:?}");
+        }
+    }
+
+    /// On warpgroups each 8,192 tokens of a context have blocks of their own where rows are few: each block's share has a place, and
+    /// one dispatch after them joins these.
+    #[test]
+    fn pieces_of_a_long_context_have_their_places() {
+        for (step, rows, context, pieces) in [
+            (Step::Prefill(9), 32, 8192, 1),
+            (Step::Prefill(9), 32, 8193, 2),
+            (Step::Prefill(64), 64, 262_144, 32),
+            (Step::Together(513, 2), 544, 32_768, 4),
+            (Step::Together(513, 2), 544, 65_536, 1),
+            (Step::Prefill(4096), 4096, 131_072, 1),
+        ] {
+            let plan = Outline::on(&full_size(), step, context, Tiles::Warpgroup).expect("supported").plan;
+            let of_kernel = |name| plan.dispatches.iter().enumerate().filter(move |(_, one)| one.kernel.name == name);
+            let attends: Vec<_> = of_kernel("attention_prefill_warpgroup").collect();
+            let joins: Vec<_> = of_kernel("attention_prefill_join").collect();
+            assert_eq!((attends.len(), joins.len()), (10, if pieces > 1 { 10 } else { 0 }), "{step:?} of {context}");
+            let places = if context > 8192 { rows * pieces * 16 } else { 1 };
+            for (_, attend) in &attends {
+                assert_eq!(attend.grid[1], 2 * pieces as u32, "{step:?} of {context}");
+                assert_eq!(
+                    attend.ranges[8..].iter().map(|kept| kept.bytes).collect::<Vec<_>>(),
+                    [places * 1024, places * 8]
+                );
+            }
+            for ((earlier, attend), (later, join)) in attends.iter().zip(&joins) {
+                assert_eq!((join.grid, &join.ranges[..2]), ([rows as u32, 16, 1], &attend.ranges[8..]));
+                assert!(plan.edges.contains(&(*earlier, *later)), "{step:?} of {context}");
+            }
         }
     }
 

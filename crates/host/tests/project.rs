@@ -264,7 +264,7 @@ fn router_logits_of_many_rows() {
             same_bits(kernel, &check_router(shape, kernel, rows, tile), &mut bits);
         }
     };
-    for rows in [1, 15, 31, 63, 64, 65, 130] {
+    for rows in [1, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130] {
         many(&TINY, rows);
     }
     many(&ODD, 70);

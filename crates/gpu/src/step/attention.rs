@@ -95,12 +95,10 @@ pub(super) fn many(
     project_many(model, recorder, rows, &[&weights.q_gate, &weights.k, &weights.v], norm, projected, work);
     recorder.add(prepare(model, rows, weights, cache, projected, work.mixer.q));
     // Hopper GPUs drive no displays.
-    let own = model.sizes.tiles == Tiles::Warpgroup;
-    let (queries, most) = if own { (warpgroup::QUERIES, usize::MAX) } else { (QUERIES, ATTENTION_WORK) };
-    let pieces = warpgroup::attention_pieces(context, rows, model.sizes.prefill_rows);
-    let mut join = None;
+    let warpgroups = model.sizes.tiles == Tiles::Warpgroup;
+    let (queries, most) = if warpgroups { (warpgroup::QUERIES, usize::MAX) } else { (QUERIES, ATTENTION_WORK) };
     let tokens = queries as usize / (shapes.query_heads / shapes.kv_heads);
-    let mut parts = Vec::new();
+    let (mut parts, mut join) = (Vec::new(), None);
     let mut first = 0;
     while first < rows {
         // Of so many rows, no more segments than these have one at `first`; the others are past their end.
@@ -120,25 +118,19 @@ pub(super) fn many(
         let tiles = part.div_ceil(tokens);
         let grid = [tiles as u32, shapes.kv_heads as u32, segments as u32];
         let mut attend = attend.dispatch(grid, ATTENTION_PREFILL.max_threads);
-        if own {
-            let row_records = memory.records.rows.part(0, rows as u64);
-            (attend, join) = warpgroup::attention(shapes, attend, &work.mixer, row_records, pieces);
+        if warpgroups {
+            (attend, join) = warpgroup::attention(model, attend, &work.mixer, rows, context);
         }
-        let queries = (active * part).min(rows);
+        let attending = (active * part).min(rows);
         let of_rows = [work.mixer.q.range, projected.range, mixed.range]
-            .map(|range| (range, range.bytes / rows as u64 * queries as u64));
-        let (sums, weights) = (work.mixer.sums, work.mixer.weights);
-        let kept = if context > warpgroup::PIECE { queries * pieces * shapes.query_heads } else { 0 };
-        let kept = [(sums.range, bytes_of(sums, kept * HEAD)), (weights.range, bytes_of(weights, kept * 2))];
-        let moved = [&touched(model, cache, segments, active * context)[..], &of_rows, &kept].concat();
-        parts.push(attend.costing(&moved, attention_work(model, queries * context)));
+            .map(|range| (range, range.bytes / rows as u64 * attending as u64));
+        let moved = [&touched(model, cache, segments, active * context)[..], &of_rows].concat();
+        parts.push(attend.costing(&moved, attention_work(model, attending * context)));
         first += part;
     }
     recorder.add_parts(parts);
     if let Some(join) = join {
-        let own = (rows * pieces * shapes.query_heads) as u64;
-        let moved = [(work.mixer.sums.range, own * HEAD as u64 * 4), (work.mixer.weights.range, own * 8)];
-        recorder.add(join.costing(&moved, own * HEAD as u64));
+        recorder.add(join);
     }
     add_many(model, recorder, rows, &weights.out, mixed, work.x);
 }

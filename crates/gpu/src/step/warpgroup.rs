@@ -7,6 +7,7 @@ use crate::kernels::{self, CombineParams, HEAD, PAGE, Row, Segment, Sequence};
 use crate::memory::{DELTA_CHUNK, MixerRows, attention_projected};
 use crate::plan::{Cost, Dispatch};
 use crate::shapes::{CHOSEN, Shapes};
+use crate::step::Model;
 use crate::step::bytes::joined;
 
 /// Rows of a threadgroup's tile, also of the map of experts.
@@ -32,7 +33,7 @@ pub(super) const QUERIES: u32 = 128;
 const ATTENTION_BYTES: u32 = QUERIES * HEAD * 2 + 4 * PAGE * HEAD * 2 + 8 * 8;
 
 /// Tokens of a context that have a maximum of their own.
-pub(super) const PIECE: usize = 128 * PAGE as usize;
+const PIECE: usize = 128 * PAGE as usize;
 
 /// Those of the Metal kernel, and what the pieces of a context have.
 const ATTENTION_ARGUMENTS: [Argument; 10] = joined(&[
@@ -147,31 +148,37 @@ pub(super) const fn add_tile(shapes: &Shapes, rows: usize, inner: usize) -> (&'s
 
 /// Pieces of a context that blocks of their own have, in a step of so many rows; 1: a block has all of them, as there are enough.
 /// What they leave has a place for each row that the workspace is made for.
-pub(super) const fn attention_pieces(context: usize, rows: usize, most_rows: usize) -> usize {
+const fn attention_pieces(context: usize, rows: usize, most_rows: usize) -> usize {
     let pieces = context.div_ceil(PIECE);
     if rows * pieces <= most_rows { pieces } else { 1 }
 }
 
-/// Attention over `pieces` of the context, the Metal kernel's dispatch as this device's; of several, what joins them too.
+/// Attention of so many rows, the Metal kernel's dispatch as this device's; where pieces of the context have blocks of their own, what
+/// joins them too.
 pub(super) fn attention(
-    shapes: &Shapes,
+    model: &Model<'_>,
     mut attend: Dispatch,
     work: &MixerRows,
-    rows: Slice<Row>,
-    pieces: usize,
+    rows: usize,
+    context: usize,
 ) -> (Dispatch, Option<Dispatch>) {
-    let [tokens, heads, segments] = attend.grid;
-    let (sums, weights) = (work.sums.range, work.weights.range);
+    let shapes = model.shapes;
+    let pieces = attention_pieces(context, rows, model.sizes.prefill_rows);
+    // Nothing is left of a context of one piece, but no range is empty.
+    let places = if context > PIECE { (rows * pieces * shapes.query_heads) as u64 } else { 1 };
+    let kept = [work.sums.part(0, places * u64::from(HEAD)).range, work.weights.part(0, places * 2).range];
     let join = (pieces > 1).then(|| {
         let [projected, sequences, y] = [1, 6, 7].map(|index| attend.ranges[index]);
         let p =
             CombineParams { block: PIECE as u32, blocks: pieces as u32, stride: attention_projected(shapes) as u32 };
-        let ranges = vec![sums, weights, projected, rows.range, sequences, y];
-        let join = launch(&ATTENTION_PREFILL_JOIN, ranges, [rows.len() as usize, shapes.query_heads, 1]);
-        Dispatch { parameters: p.to_bytes().to_vec(), ..join }
+        let row_records = model.memory.records.rows.part(0, rows as u64).range;
+        let ranges = [&kept[..], &[projected, row_records, sequences, y]].concat();
+        let join = launch(&ATTENTION_PREFILL_JOIN, ranges, [rows, shapes.query_heads, 1]);
+        Dispatch { parameters: p.to_bytes().to_vec(), ..join }.costing(&[], places * u64::from(HEAD))
     });
-    attend.ranges.extend([sums, weights]);
-    let (kernel, grid) = (&ATTENTION_PREFILL, [tokens, heads * pieces as u32, segments]);
+    attend.ranges.extend(kept);
+    let (kernel, [tokens, heads, segments]) = (&ATTENTION_PREFILL, attend.grid);
+    let grid = [tokens, heads * pieces as u32, segments];
     (Dispatch { kernel, grid, threads: kernel.max_threads, ..attend }, join)
 }
 
@@ -243,11 +250,26 @@ mod tests {
         all.into_iter().chain([&EXPERTS_GEMM_UP_32, &DELTA_CHUNKS, &DELTA_SCAN]).for_each(entries::check_launch_bytes);
     }
 
-    /// Where pieces end, here as there.
+    /// Where pieces end and how large blocks are, here as there.
     #[test]
-    fn pieces_are_those_of_the_kernel() {
-        let pages = PIECE / PAGE as usize;
-        assert!(entries::SOURCE.contains(&format!(" PIECE_PAGES = {pages};")), "not {pages} pages there");
+    fn numbers_are_those_of_the_kernels() {
+        let few = "p.rows <= 128 ? 16 : 32";
+        let pages = format!(" PIECE_PAGES = {};", PIECE / PAGE as usize);
+        let rows = [format!(" WARPGROUP_TOKENS = {ROWS};"), format!(" FEW_TOKENS = {FEW_ROWS};")];
+        let columns = format!(" WARPGROUP_OUTPUTS = {COLUMNS};");
+        for text in rows.iter().chain([&pages, &columns, &few.to_owned()]) {
+            assert!(entries::SOURCE.contains(text), "there is no {text} there");
+        }
+    }
+
+    /// Few rows of a block where there are few, and never more pieces of a context than rows have places.
+    #[test]
+    fn blocks_and_pieces_are_as_many_as_there_is_room_for() {
+        let config = include_bytes!("../../../../models/qwen3.6-35b-a3b/config.json");
+        let shapes = Shapes::new(&lily_checkpoint::Config::parse(config).expect("a sound config")).expect("supported");
+        let tiles = [32, 128, 160, 512, 544].map(|rows| add_tile(&shapes, rows, 4096).1);
+        assert_eq!(tiles, [16, 16, 32, 32, ROWS]);
+        assert_eq!([512, 544].map(|rows| few_each(&shapes, rows)), [true, false]);
         assert_eq!([8192, 8193, 65_536].map(|context| attention_pieces(context, 64, 4096)), [1, 2, 8]);
         assert_eq!([512, 513].map(|rows| attention_pieces(65_536, rows, 4096)), [8, 1]);
     }
