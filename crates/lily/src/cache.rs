@@ -75,6 +75,12 @@ pub(crate) fn has_memory(plan: &MemoryPlan) -> Result<()> {
     Ok(())
 }
 
+/// Makes the directory of `--cache-dir`.
+pub(crate) fn make_directory(directory: &Path) -> Result<()> {
+    DiskOptions::make(directory)
+        .with_context(|| format!("--cache-dir {}: the directory cannot be made", directory.display()))
+}
+
 /// The engine's side of it: in memory as planned, and on `disk` if given, a directory and the bytes it may take. The
 /// checkpoint comes from `source`.
 pub(crate) fn options(

@@ -57,7 +57,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
     let disk = args.cache_dir.clone().map(|directory| (directory, args.cache_disk));
     if let Some((directory, _)) = &disk {
         cache::has_memory(&model.plan)?;
-        std::fs::create_dir_all(directory).with_context(|| format!("--cache-dir {}", directory.display()))?;
+        cache::make_directory(directory)?;
     }
     let on_disk = disk.is_some();
     let transit = if on_disk { model.transit()? } else { None };

@@ -50,6 +50,13 @@ fn name(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
 }
 
+/// Who may do what with a file or a directory.
+#[cfg(unix)]
+fn mode(path: &Path) -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).expect("it is there").mode() & 0o777
+}
+
 /// The checks of `lily doctor --json`, and whether it was content.
 fn checks(output: &Output) -> (Vec<Value>, bool) {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -138,10 +145,15 @@ fn a_cache_directory_is_tried() {
         home.output(&["doctor", "--port", "0", "--json", "--cache-dir", name(&directory), "--cache-disk", "9000T"]);
     let (found, ok) = checks(&output);
     assert!(ok && check(&found, "disk")["verdict"] == "warning", "{found:?}");
+    #[cfg(unix)]
+    assert_eq!(mode(&directory), 0o700);
     let file = home.path("file");
     fs::write(&file, "").expect("a file");
     let (found, ok) = checks(&home.output(&["doctor", "--port", "0", "--json", "--cache-dir", name(&file)]));
     assert!(!ok && check(&found, "disk")["verdict"] == "failure", "{found:?}");
+    let output = home.output(&["serve", "--port", "0", "--cache-dir", name(&file.join("x"))]);
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("x: the directory cannot be made: "), "{said}");
     // What is on disk goes through memory: both commands say so.
     let flags = ["--port", "0", "--cache", "0", "--cache-dir", name(&directory)];
     let (found, ok) = checks(&home.output(&[&["doctor", "--json"], &flags[..]].concat()));
@@ -260,6 +272,9 @@ fn a_cache_directory_that_is_in_use_is_told_of() {
         check(&found, "disk").clone()
     };
     let server = Server::start(&mut home.lily(&[&["serve"], &flags[..]].concat()));
+    // Who looks in before the first file must not be able to, either.
+    #[cfg(unix)]
+    assert_eq!(mode(&directory), 0o700);
     let used = disk();
     assert!(used["verdict"] == "warning" && used.to_string().contains("another process uses it"), "{used}");
     drop(server);

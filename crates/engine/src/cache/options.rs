@@ -56,6 +56,14 @@ pub struct DiskOptions {
 }
 
 impl DiskOptions {
+    /// Makes the directory if it is not there, for its owner alone: prompts are nobody else's business.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn make(directory: &Path) -> io::Result<()> {
+        Folder::make(directory)
+    }
+
     /// Whether a process keeps a cache in the directory: another one could not.
     ///
     /// # Errors

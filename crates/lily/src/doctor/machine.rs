@@ -112,7 +112,7 @@ pub(super) fn disk(serve: &ServeArgs) -> Result<(Finding, ())> {
 /// The directory is made, as `serve` would, and tried.
 fn cache_directory(directory: &Path, limit: u64) -> Result<Finding> {
     let name = || format!("--cache-dir {}", directory.display());
-    fs::create_dir_all(directory).with_context(name)?;
+    cache::make_directory(directory)?;
     tempfile::NamedTempFile::new_in(directory).with_context(|| format!("{}: nothing can be written there", name()))?;
     let free = free_bytes(directory)?;
     let used: u64 = fs::read_dir(directory)

@@ -46,9 +46,14 @@ pub(crate) struct Contents {
 }
 
 impl Folder {
+    /// Makes the folder, and those that it is in, if they are not there.
+    pub(crate) fn make(path: &Path) -> io::Result<()> {
+        private_folders().recursive(true).create(path)
+    }
+
     /// Makes the folder if it is not there, and takes it.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        private_folders().recursive(true).create(path)?;
+        Self::make(path)?;
         let lock = private_files().create(true).truncate(false).open(path.join(LOCK))?;
         // What a process has open its child has too, until that runs its own program: a lock may outlive its owner by that.
         let began = Instant::now();
