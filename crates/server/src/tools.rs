@@ -42,8 +42,16 @@ pub(crate) enum Choice {
 }
 
 /// A function's name.
-fn name(tool: &Value) -> Option<&str> {
+pub(crate) fn name(tool: &Value) -> Option<&str> {
+    #[cfg(test)]
+    NAMES_READ.set(NAMES_READ.get() + 1);
     tool["function"]["name"].as_str()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many names of functions this thread has looked at: what tests count work by.
+    pub(crate) static NAMES_READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 impl Tools {
