@@ -445,6 +445,18 @@ mod tests {
                 json!({"properties": properties(1000, json!({})), "allOf": vec![json!({"additionalProperties": {}}); 200]}),
                 "too many steps",
             ),
+            (
+                json!({"properties": properties(200, json!({"$ref": "#/$defs/V"})), "$defs": {"V": {"enum": vec![1; 6000]}}}),
+                "too many steps",
+            ),
+            (
+                json!({"properties": properties(200, json!({"items": {"$ref": "#/$defs/V"}})), "$defs": {"V": {"enum": values}}}),
+                "too many steps",
+            ),
+            (
+                json!({"properties": properties(200, json!({"$ref": "#/$defs/V"})), "$defs": {"V": {"const": {"k".repeat(200_000): 1}}}}),
+                "too many steps",
+            ),
             (json!({"properties": properties(20_000, json!({"type": "string"}))}), "at most 262144 are taken"),
         ] {
             let error = write(parameters).err().map(|error| error.to_string());
@@ -453,5 +465,7 @@ mod tests {
         // What people send is far from it.
         let large = json!({"type": "object", "properties": properties(100, json!({"enum": values[..100]}))});
         write(large).expect("fine");
+        let shared = json!({"V": {"enum": values[..500]}});
+        write(json!({"properties": properties(20, json!({"$ref": "#/$defs/V"})), "$defs": shared})).expect("fine");
     }
 }

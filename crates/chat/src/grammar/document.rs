@@ -54,7 +54,10 @@ impl Budget {
         self.spend(COPY)?;
         match value {
             Value::Array(items) => items.iter().try_for_each(|item| self.spend_on_copy(item)),
-            Value::Object(map) => map.values().try_for_each(|value| self.spend_on_copy(value)),
+            Value::Object(map) => map.iter().try_for_each(|(key, value)| {
+                self.spend(key.len() / 16)?;
+                self.spend_on_copy(value)
+            }),
             Value::String(text) => self.spend(text.len() / 16),
             _ => Ok(()),
         }

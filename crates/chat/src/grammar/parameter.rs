@@ -71,7 +71,9 @@ impl Parameter {
                 return Self::of_kinds(expected.kinds).map(Some);
             }
         };
-        let listed_values = branches.iter().flat_map(Branch::listed).map(<[Value]>::len).sum::<usize>();
+        let lists = || branches.iter().flat_map(Branch::listed);
+        lists().flatten().try_for_each(|value| document.budget.spend_on_copy(value))?;
+        let listed_values = lists().map(<[Value]>::len).sum::<usize>();
         let pairs = branches.iter().map(Branch::pairs).sum::<usize>();
         document.budget.spend_on_pairs(pairs.saturating_add(listed_values.saturating_mul(expected.choices.len())))?;
         if branches.is_empty() {
@@ -96,9 +98,10 @@ impl Parameter {
             }
         }
         if !parameter.any && others != Kinds::NONE {
-            match json_of(schema, document.root, others, kinds, expected, latitude, path) {
+            match json_of(schema, document, others, kinds, expected, latitude, path) {
                 Ok(json) => parameter.json = Some(json),
                 Err(error) if says_nothing(&error) => nothing = Some(error),
+                Err(error) if document.budget.is_spent() => return Err(error),
                 Err(error) => {
                     latitude.leave_out(path, error)?;
                     parameter.json = Some(schema::prepare(&json!({"type": others.names()}))?);
@@ -302,7 +305,7 @@ pub(super) fn says_nothing(error: &GrammarError) -> bool {
 /// a string a whole number is of those that are written in one way only.
 fn json_of(
     schema: &Value,
-    root: &Value,
+    document: &Document<'_>,
     kinds: Kinds,
     all: Kinds,
     expected: &Expected,
@@ -310,6 +313,7 @@ fn json_of(
     path: &str,
 ) -> Result<Value, GrammarError> {
     let beside = expected.kinds.has(Kinds::STRING);
+    document.budget.spend_on_copy(schema)?;
     let mut parts = vec![schema.clone()];
     if kinds != all {
         parts.push(json!({"type": kinds.names()}));
@@ -322,8 +326,10 @@ fn json_of(
         [Value::Object(map)] => map.clone(),
         _ => Map::from_iter([("allOf".to_owned(), Value::Array(parts))]),
     };
-    for (name, defined) in definitions::reached(schema, root)? {
-        alone.insert(name.into(), Value::Object(defined));
+    for (name, defined) in definitions::reached(schema, document.root)? {
+        let defined = Value::Object(defined);
+        document.budget.spend_on_copy(&defined)?;
+        alone.insert(name.into(), defined);
     }
     let mut alone = Value::Object(alone);
     json_text::fit(&mut alone, false, latitude, path)?;

@@ -41,7 +41,7 @@ impl ToolSet {
     /// What a function's parameter may be; anything if nothing is said about it.
     pub(crate) fn expected(&self, function: &str, parameter: &str) -> Expected {
         let Some(root) = self.functions.get(function) else { return Expected::anything() };
-        let mut resolver = Resolver { root, fuel: 200, values: MOST_VALUES };
+        let mut resolver = Resolver { root, fuel: 200, values: MOST_VALUES, looks: MOST_LOOKS };
         let declared = resolver.property(root, parameter);
         let others = || follow(root, root).get("additionalProperties");
         declared.or_else(|| others().map(|schema| resolver.resolve(schema))).unwrap_or_else(Expected::anything)
@@ -51,13 +51,21 @@ impl ToolSet {
 /// Values that a parameter may list, and parts of them, also where it refers to one list many times; with more it is read
 /// by its types only.
 const MOST_VALUES: usize = 5000;
+/// Listed values that are looked at for their kinds, each as often as it is referred to; with more it may be of any. No schema
+/// that a call can be held to lists so many.
+const MOST_LOOKS: usize = 1 << 17;
 /// Bytes of a text that are as good as a value.
 const TEXT: usize = 64;
 /// References that are followed one after the other.
 const LONGEST_CHAIN: usize = 32;
+/// Bytes of a reference, which is read each time that it is followed.
+const LONGEST_REFERENCE: usize = 4096;
 
-/// What a reference within a document refers to. None is followed out of it.
+/// What a reference within a document refers to. None is followed out of it, nor one longer than any is meant to be.
 pub(crate) fn target<'s>(root: &'s Value, reference: &str) -> Option<&'s Value> {
+    if reference.len() > LONGEST_REFERENCE {
+        return None;
+    }
     root.pointer(unescaped(reference)?.strip_prefix('#')?.trim_end_matches('/'))
 }
 
@@ -185,6 +193,8 @@ struct Resolver<'s> {
     fuel: usize,
     /// Listed values, and parts of them, that may yet be copied.
     values: usize,
+    /// Listed values whose kinds may yet be looked at.
+    looks: usize,
 }
 
 impl<'s> Resolver<'s> {
@@ -234,8 +244,12 @@ impl<'s> Resolver<'s> {
 
     /// Whether so much more may be copied; if not, nothing more may.
     fn may_copy(&mut self, value: &Value) -> bool {
-        let own = 1 + value.as_str().map_or(0, |text| text.len() / TEXT);
-        let left = self.values.checked_sub(own);
+        let bytes = match value {
+            Value::String(text) => text.len(),
+            Value::Object(parts) => parts.keys().map(String::len).sum(),
+            _ => 0,
+        };
+        let left = self.values.checked_sub(1 + bytes / TEXT);
         self.values = left.unwrap_or(0);
         left.is_some()
             && match value {
@@ -243,6 +257,19 @@ impl<'s> Resolver<'s> {
                 Value::Object(parts) => parts.values().all(|part| self.may_copy(part)),
                 _ => true,
             }
+    }
+
+    /// The kinds of listed values.
+    fn kinds(&mut self, listed: &[Value]) -> Kinds {
+        let mut kinds = Kinds::NONE;
+        for value in listed {
+            if self.looks == 0 {
+                return Kinds::ANY;
+            }
+            self.looks -= 1;
+            kinds = kinds.with(Kinds::of(value));
+        }
+        kinds
     }
 
     /// What a schema says without its parts.
@@ -258,7 +285,7 @@ impl<'s> Resolver<'s> {
             Some(Value::Array(names)) => {
                 names.iter().filter_map(Value::as_str).map(Kinds::named).fold(Kinds::NONE, Kinds::with)
             }
-            _ if !listed.is_empty() => listed.iter().map(Kinds::of).fold(Kinds::NONE, Kinds::with),
+            _ if !listed.is_empty() => self.kinds(listed),
             _ if schema.get("properties").is_some() => Kinds::OBJECT,
             _ if schema.get("items").is_some() => Kinds::ARRAY,
             _ => Kinds::ANY,
@@ -295,7 +322,7 @@ mod tests {
 
     fn kinds(parameter: Value) -> Kinds {
         let definitions = json!({"Text": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"},
-            "My T": {"type": "null"}, "100%": {"type": "boolean"},
+            "My T": {"type": "null"}, "x".repeat(4000): {"type": "null"}, "x".repeat(5000): {"type": "null"}, "100%": {"type": "boolean"},
             "Tree": {"anyOf": [{"$ref": "#/$defs/Tree"}, {"$ref": "#/$defs/Tree"}]}});
         let parameters = json!({"type": "object", "properties": {"p": parameter}, "$defs": definitions});
         ToolSet::new(&[json!({"function": {"name": "f", "parameters": parameters}})]).expected("f", "p").kinds
@@ -326,6 +353,8 @@ mod tests {
             (json!({"$ref": "#/$defs/100%"}), Kinds::BOOLEAN),
             (json!({"$ref": "#/$defs/%FF"}), Kinds::ANY),
             (json!({"$ref": "#/$defs/Missing"}), Kinds::ANY),
+            (json!({"$ref": format!("#/$defs/{}", "x".repeat(4000))}), Kinds::NULL),
+            (json!({"$ref": format!("#/$defs/{}", "x".repeat(5000))}), Kinds::ANY),
             (json!({"$ref": "#/$defs/Loop"}), Kinds::ANY),
             (json!({"$ref": "#/$defs/Tree"}), Kinds::ANY),
             (json!(true), Kinds::ANY),
@@ -367,7 +396,8 @@ mod tests {
         let list: Vec<String> = (0..1000).map(|index| format!("v{index}")).collect();
         let refer = |times: usize| json!({"anyOf": vec![json!({"$ref": "#/$defs/E"}); times]});
         let long = json!({"const": "word ".repeat(100_000)});
-        let parameters = json!({"properties": {"few": refer(2), "many": refer(100), "long": long},
+        let key = json!({"enum": [{"k".repeat(500_000): 1}]});
+        let parameters = json!({"properties": {"few": refer(2), "many": refer(100), "more": refer(190), "long": long, "key": key},
             "$defs": {"E": {"enum": list}}});
         let tools = ToolSet::new(&[json!({"function": {"name": "f", "parameters": parameters}})]);
         let read = |name: &str| {
@@ -376,6 +406,8 @@ mod tests {
         };
         assert_eq!(read("few"), (Kinds::STRING, 2000));
         assert_eq!(read("many"), (Kinds::STRING, 0));
+        assert_eq!(read("more"), (Kinds::ANY, 0));
         assert_eq!(read("long"), (Kinds::STRING, 0));
+        assert_eq!(read("key"), (Kinds::OBJECT, 0));
     }
 }
