@@ -10,7 +10,7 @@
 //! - The model thinks only if `thinking` asks for it, as Anthropic's does. Its earlier reasoning stays in the prompt as
 //!   far as the client sends it back, unless `preserve_thinking` is false: so a conversation only grows at its end, and
 //!   all of it that was read before need not be read again. Signatures are there because clients expect them; nobody
-//!   checks them.
+//!   checks them. A system message amid the conversation may change `output_config.effort`; the last word holds.
 //! - `cache_control` says nothing new: every prompt is cached. What was found in the cache is
 //!   `cache_read_input_tokens`; `input_tokens` are the rest, and `cache_creation_input_tokens` is 0, since nothing is
 //!   charged for being kept.

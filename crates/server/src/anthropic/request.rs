@@ -70,7 +70,7 @@ impl Opening {
             return Err(ApiError::parameter("mcp_servers", message));
         }
         let tools = tools::read(request, Changes::read(messages.as_ref())?)?;
-        let Thinking { mut kwargs, shown: thinking_shown } = Thinking::read(request)?;
+        let Thinking { mut kwargs, shown: thinking_shown } = Thinking::read(request, messages.as_ref())?;
         let Messages { mut messages, prefill } = Messages::read(messages, &tools)?;
         if prefill.is_some() {
             if matches!(tools.choice, Choice::Required | Choice::Named(_)) {

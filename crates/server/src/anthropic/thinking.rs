@@ -14,8 +14,9 @@ pub(super) struct Thinking {
 }
 
 impl Thinking {
-    /// Reads `thinking` and, since they are more particular, what the other endpoints know thinking by.
-    pub(super) fn read(request: &Fields<'_>) -> Result<Self, ApiError> {
+    /// Reads `thinking` and, since they are more particular, what the other endpoints know thinking by. System messages may
+    /// change the effort; the last one's holds.
+    pub(super) fn read(request: &Fields<'_>, messages: Option<&Value>) -> Result<Self, ApiError> {
         let thinking = request.object("thinking")?;
         let mut budget = None;
         let on = match &thinking {
@@ -39,10 +40,18 @@ impl Thinking {
         let mut kwargs = Map::new();
         kwargs.insert("enable_thinking".into(), on.into());
         kwargs.insert("preserve_thinking".into(), true.into());
-        let effort = request.object("output_config")?.map(|output| effort_kwargs(&output, "effort")).transpose()?;
+        let effort = |said: &Fields<'_>| {
+            let output = said.object("output_config")?.filter(|output| output.value("effort").is_some());
+            output.map(|output| effort_kwargs(&output, "effort")).transpose()
+        };
+        let mut last_effort = effort(request)?;
+        let messages = messages.and_then(Value::as_array).into_iter().flatten().enumerate();
+        for (index, message) in messages.filter(|(_, message)| message["role"] == "system") {
+            last_effort = effort(&Fields::of(message, &format!("messages[{index}]"))?)?.or(last_effort);
+        }
         if on {
             // The effort says how long, not whether.
-            let effort = effort.as_ref().and_then(|effort| effort.get(THINKING_BUDGET));
+            let effort = last_effort.as_ref().and_then(|effort| effort.get(THINKING_BUDGET));
             if let Some(budget) = budget.map(Value::from).as_ref().or(effort) {
                 kwargs.insert(THINKING_BUDGET.into(), budget.clone());
             }
@@ -59,7 +68,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn read(request: Value) -> Result<(Value, bool), Value> {
-        let thinking = Thinking::read(&Fields::of(&request, "").expect("an object"));
+        let thinking = Thinking::read(&Fields::of(&request, "").expect("an object"), request.get("messages"));
         let thinking = thinking.map_err(|error| error.body()["error"]["param"].clone())?;
         Ok((Value::Object(thinking.kwargs), thinking.shown))
     }
@@ -84,6 +93,12 @@ mod tests {
         assert_eq!(read(bounded), Ok((kwargs, true)));
         let low = read(json!({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}})).expect("fine").0;
         assert!(low["thinking_budget"].as_u64().is_some_and(|budget| budget > 0), "{low}");
+        let effort = |effort: &str| json!({"role": "system", "output_config": {"effort": effort}});
+        let mut said = json!({"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"},
+            "messages": [effort("minimal"), effort("low"), {"role": "system", "output_config": {}}]});
+        assert_eq!(read(said.clone()).expect("fine").0["thinking_budget"], low["thinking_budget"]);
+        said["messages"][2] = effort("medium");
+        assert_eq!(read(said).expect("fine").0["thinking_budget"], Value::Null);
         let forgetful = json!({"preserve_thinking": false});
         assert_eq!(read(forgetful), Ok((json!({"enable_thinking": false, "preserve_thinking": false}), true)));
         for (request, path) in [
@@ -94,6 +109,7 @@ mod tests {
             (json!({"thinking": {"type": "adaptive", "display": 1}}), "thinking.display"),
             (json!({"thinking": {"type": "adaptive"}, "output_config": {"effort": 1}}), "output_config.effort"),
             (json!({"output_config": {"effort": "x"}}), "output_config.effort"),
+            (json!({"messages": [effort("low"), effort("x")]}), "messages[1].output_config.effort"),
         ] {
             assert_eq!(read(request.clone()), Err(json!(path)), "{request}");
         }
