@@ -16,6 +16,8 @@ type Gpu = GpuBackend<Watched<CudaDevice>>;
 const STEPS: u64 = 8;
 /// Tokens of a neighbour, and more for each call and each neighbour.
 const BESIDE: usize = 77;
+/// Lengths at which tiles, blocks and kinds of kernels end.
+const EDGES: [usize; 13] = [9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 511, 512, 513];
 
 /// How a prompt comes.
 #[derive(Clone, Copy, Debug)]
@@ -24,19 +26,30 @@ struct Way {
     /// Other prompts in the same calls, before it and after it.
     before: usize,
     after: usize,
+    beside: usize,
+}
+
+impl Way {
+    const fn new(cuts: &'static [usize], before: usize, after: usize) -> Self {
+        Self { cuts, before, after, beside: BESIDE }
+    }
 }
 
 const WAYS: [Way; 9] = [
-    Way { cuts: &[], before: 0, after: 0 },
-    Way { cuts: &[64], before: 0, after: 0 },
-    Way { cuts: &[128], before: 0, after: 0 },
-    Way { cuts: &[192], before: 0, after: 0 },
-    Way { cuts: &[64, 128, 192], before: 0, after: 0 },
-    Way { cuts: &[], before: 0, after: 1 },
-    Way { cuts: &[], before: 1, after: 0 },
-    Way { cuts: &[], before: 1, after: 1 },
-    Way { cuts: &[64, 192], before: 2, after: 0 },
+    Way::new(&[], 0, 0),
+    Way::new(&[64], 0, 0),
+    Way::new(&[128], 0, 0),
+    Way::new(&[192], 0, 0),
+    Way::new(&[64, 128, 192], 0, 0),
+    Way::new(&[], 0, 1),
+    Way::new(&[], 1, 0),
+    Way::new(&[], 1, 1),
+    Way::new(&[64, 192], 2, 0),
 ];
+
+/// Alone; in steps of more than 128 rows, for which some products have larger blocks; and of more than 512, whose kernels are others.
+const BESIDE_OTHERS: [Way; 3] =
+    [WAYS[0], Way { beside: 120, ..Way::new(&[], 0, 1) }, Way { beside: 520, ..Way::new(&[], 1, 0) }];
 
 /// The logits of all of the prompt and of the last of the greedy steps after it, a row each, and the tokens of those.
 fn bits(gpu: &mut Gpu, vocabulary: usize, prompt: &[u32], way: Way) -> Vec<f32> {
@@ -45,7 +58,7 @@ fn bits(gpu: &mut Gpu, vocabulary: usize, prompt: &[u32], way: Way) -> Vec<f32> 
     let (mut told, mut first) = (Vec::new(), 0);
     for (call, end) in ends.enumerate() {
         let mut parts: Vec<Vec<u32>> = (0..states.len())
-            .map(|index| tokens(1 + call * 8 + index, vocabulary, BESIDE + 40 * call + 10 * index))
+            .map(|index| tokens(1 + call * 8 + index, vocabulary, way.beside + 40 * call + 10 * index))
             .collect();
         parts[way.before] = prompt[first..end].to_vec();
         first = end;
@@ -74,7 +87,7 @@ fn prompts_have_their_bits(checkpoint: &Checkpoint, vocabulary: usize, lengths: 
     for tiles in tiles() {
         let Some(device) = device() else { return };
         let device = Watched::new(device, Watch::new(tiles), Seen::default());
-        let options = Options { prefill_rows: 1024, ..Options::new(1024, 3) };
+        let options = Options { prefill_rows: 1152, ..Options::new(1152, 3) };
         let mut gpu = GpuBackend::new(device, checkpoint, options).unwrap_or_else(|error| panic!("{error}"));
         for &length in lengths {
             let prompt = tokens(0, vocabulary, length);
@@ -94,10 +107,12 @@ fn prompts_have_their_bits(checkpoint: &Checkpoint, vocabulary: usize, lengths: 
 fn prompts_cut_and_together_have_the_bits_of_one() {
     let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is whole");
     prompts_have_their_bits(&checkpoint, TINY_VOCABULARY, &[600, 193, 201, 225, 255, 65, 319], &WAYS);
+    prompts_have_their_bits(&checkpoint, TINY_VOCABULARY, &EDGES, &BESIDE_OTHERS);
 }
 
 #[test]
 fn large_prompts_cut_and_together_have_the_bits_of_one() {
     let Some(checkpoint) = full::checkpoint() else { return };
     prompts_have_their_bits(&checkpoint, checkpoint.config.vocab_size, &[600, 193, 201, 225, 255], &WAYS);
+    prompts_have_their_bits(&checkpoint, checkpoint.config.vocab_size, &EDGES, &BESIDE_OTHERS);
 }

@@ -76,15 +76,14 @@ impl Model {
         Self::new(&Checkpoint::embedded().expect("the embedded checkpoint is whole"), TINY_VOCABULARY, 544, tiles())
     }
 
-    /// The device's own kind, and as few rows as reach them; as little of the weights as leaves the kernels their widths.
-    fn large() -> Option<Self> {
+    /// The device's own kind, in steps of up to `long` rows; as little of the weights as leaves the kernels their widths.
+    fn large(long: usize) -> Option<Self> {
         let own: Vec<Tiles> = tiles().into_iter().take(1).collect();
         let checkpoint = full::checkpoint().filter(|_| !own.is_empty())?;
         // Elsewhere than on Hopper experts have wider tiles from 512 rows on; there those of the embedded model are enough.
-        let long = if own[0] == Tiles::Warpgroup { 128 } else { 512 };
+        let long = if own[0] == Tiles::Warpgroup { long } else { 512 };
         let mut model = Self::new(&checkpoint, LARGE_VOCABULARY, long, own);
-        model.config.vocab_size = LARGE_VOCABULARY;
-        [&mut model.weights.embed_tokens, &mut model.weights.lm_head].into_iter().for_each(keep_rows);
+        cut_vocabulary(&mut model.config, &mut model.weights);
         model.weights.layers.iter_mut().for_each(|layer| make_zero_from(&mut layer.moe.gate, LARGE_CHOICE));
         Some(model)
     }
@@ -117,7 +116,8 @@ impl Model {
     /// Of the 35B's widths: whether a Hopper GPU has its own in the kernel's place, or it takes more than the test does.
     fn is_elsewhere(&self, name: &str) -> bool {
         let elsewhere = FEW_ELSEWHERE.contains(&family(name)) || MANY_ELSEWHERE.contains(&family(name));
-        self.has_warpgroups() && (elsewhere || LONG_STEPS.contains(&name) || name == LONG_CONTEXT)
+        let longer = self.long <= 512 && LONG_STEPS.contains(&name) || name == LONG_CONTEXT;
+        self.has_warpgroups() && (elsewhere || longer)
     }
 
     /// Of the 35B's widths: whether steps of few rows are made of it.
@@ -153,6 +153,12 @@ fn family(name: &str) -> &str {
         Some((family, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => family,
         _ => name,
     }
+}
+
+/// Leaves the first tokens of a large vocabulary.
+pub(crate) fn cut_vocabulary(config: &mut Config, weights: &mut Weights) {
+    config.vocab_size = LARGE_VOCABULARY;
+    [&mut weights.embed_tokens, &mut weights.lm_head].into_iter().for_each(keep_rows);
 }
 
 /// As many rows as the vocabulary has left.
@@ -231,6 +237,8 @@ fn kernels_in(code: &[u8]) -> BTreeSet<String> {
 
 /// What takes a long context: `long` has one.
 const LONG_CONTEXT: &str = "attention_prefill_join";
+/// Rows of a step in the 35B's shapes that are soon looked at, and so many that Hopper takes [`LONG_STEPS`] for them.
+const LARGE_ROWS: [usize; 2] = [128, 544];
 /// What Hopper takes with the 35B's shapes for more than 512 rows alone, and for fewer too with the embedded model's.
 const LONG_STEPS: [&str; 4] =
     ["experts_gemm_down_warpgroup", "experts_gemm_up_warpgroup", "gemm_q4_add_warpgroup", "router_many_64"];
@@ -250,7 +258,7 @@ fn every_kernel_runs() {
 
 #[test]
 fn large_every_kernel_runs() {
-    if let Some(model) = Model::large() {
+    if let Some(model) = Model::large(LARGE_ROWS[0]) {
         kernels_run(&model, Steps::All, |name| model.is_elsewhere(name));
     }
 }
@@ -258,7 +266,7 @@ fn large_every_kernel_runs() {
 /// Before a sanitizer comes to the others.
 #[test]
 fn large_every_kernel_of_few_rows_runs() {
-    if let Some(model) = Model::large() {
+    if let Some(model) = Model::large(LARGE_ROWS[0]) {
         kernels_run(&model, Steps::OfFewRows, |name| !model.is_of_few_rows(name));
     }
 }
@@ -283,7 +291,7 @@ fn kernels_keep_to_the_ranges_of_their_dispatches() {
 
 #[test]
 fn large_kernels_keep_to_the_ranges_of_their_dispatches() {
-    if let Some(model) = Model::large() {
+    if let Some(model) = Model::large(LARGE_ROWS[1]) {
         kernels_keep_to_their_ranges(&model, |name| model.is_elsewhere(name));
     }
 }

@@ -25,7 +25,8 @@ const SEEN: f64 = 20.0;
 
 /// One layer of attention, in which each page counts: all tokens of a context have weights of the same order.
 fn attention() -> (Config, Weights) {
-    let (config, mut weights) = layers_of(LayerKind::Attention, 1);
+    let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is whole");
+    let (config, mut weights) = layers_of(&checkpoint, LayerKind::Attention, 1);
     let Mixer::Attention(mixer) = &mut weights.layers[0].mixer else { panic!("a layer of attention") };
     mixer.q_norm.iter_mut().for_each(|gain| *gain *= 0.25);
     (config, weights)

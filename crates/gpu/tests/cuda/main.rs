@@ -19,6 +19,7 @@ mod kernels;
 mod long;
 mod model;
 mod odd;
+mod pieces;
 mod reference;
 mod rows;
 mod support;

@@ -54,11 +54,10 @@ pub(crate) fn tokens(seed: usize, vocabulary: usize, count: usize) -> Vec<u32> {
     (0..count).map(|place| ((place * 7919 + seed * 104_729 + 13) % vocabulary) as u32).collect()
 }
 
-/// The embedded checkpoint with as many layers of one kind as it has, `most` at most.
-pub(crate) fn layers_of(kind: LayerKind, most: usize) -> (Config, Weights) {
-    let Checkpoint { mut config, mut weights, .. } = Checkpoint::embedded().expect("the embedded checkpoint is whole");
-    let kinds = config.layers.clone();
-    let mut kinds = kinds.iter();
+/// A checkpoint with as many layers of one kind as it has, `most` at most.
+pub(crate) fn layers_of(checkpoint: &Checkpoint, kind: LayerKind, most: usize) -> (Config, Weights) {
+    let (mut config, mut weights) = (checkpoint.config.clone(), checkpoint.weights.clone());
+    let mut kinds = checkpoint.config.layers.iter();
     weights.layers.retain(|_| kinds.next() == Some(&kind));
     weights.layers.truncate(most);
     config.layers = vec![kind; weights.layers.len()];
