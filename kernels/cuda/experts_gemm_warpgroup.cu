@@ -86,34 +86,48 @@ LILY_INLINE Matrix of_expert(const Matrix& matrix, const Matrix& shared, uint ex
   return expert == EXPERTS ? shared : rows_from<4>(matrix, expert * rows, columns);
 }
 
+template <class Kind>
+static __device__ __forceinline__ void experts_up(const Matrix& gates, const Matrix& ups, const Matrix& shared_gate,
+                                                  const Matrix& shared_up, const half* x, const uint* order,
+                                                  const Block* map, half* hidden) {
+  char* memory = launch_memory();
+  const Block block = map[blockIdx.y];
+  if (block.expert == NONE) return;
+  const Matrix gate = of_expert(gates, shared_gate, block.expert, EXPERT_WIDTH, HIDDEN);
+  const Matrix up = of_expert(ups, shared_up, block.expert, EXPERT_WIDTH, HIDDEN);
+  Kind::with(block.pairs, [&](auto tokens) {
+    using Product = typename Kind::template Product<tokens.COUNT>;
+    experts_up_tile<tokens.COUNT, Product>(gate, up, x, order, block, hidden, memory, threadIdx.x);
+  });
+}
+
+template <class Kind>
+static __device__ __forceinline__ void experts_down(const Matrix& matrices, const Matrix& shared, const half* hidden,
+                                                    const Block* map, half* y) {
+  char* memory = launch_memory();
+  const Block block = map[blockIdx.y];
+  if (block.expert == NONE) return;
+  const Matrix matrix = of_expert(matrices, shared, block.expert, HIDDEN, EXPERT_WIDTH);
+  Kind::with(block.pairs, [&](auto tokens) {
+    using Product = typename Kind::template Product<tokens.COUNT>;
+    experts_down_tile<tokens.COUNT, Product>(matrix, hidden, block, y, memory, threadIdx.x);
+  });
+}
+
 extern "C" __global__ void __launch_bounds__(256, 2) lily_experts_gemm_up_warpgroup(
     const uint* gate_w, const bfloat* gate_scales, const bfloat* gate_biases, const uint* up_w, const bfloat* up_scales,
     const bfloat* up_biases, const uint* shared_gate_w, const bfloat* shared_gate_scales,
     const bfloat* shared_gate_biases, const uint* shared_up_w, const bfloat* shared_up_scales,
     const bfloat* shared_up_biases, const half* x, const uint* order, const Block* map, half* hidden) {
-  char* memory = launch_memory();
-  const Block block = map[blockIdx.y];
-  if (block.expert == NONE) return;
-  const Matrix gate = of_expert(Matrix{gate_w, gate_scales, gate_biases},
-                                Matrix{shared_gate_w, shared_gate_scales, shared_gate_biases}, block.expert, EXPERT_WIDTH, HIDDEN);
-  const Matrix up = of_expert(Matrix{up_w, up_scales, up_biases}, Matrix{shared_up_w, shared_up_scales, shared_up_biases},
-                              block.expert, EXPERT_WIDTH, HIDDEN);
-  with_tokens(block.pairs, [&](auto tokens) {
-    experts_up_tile<tokens.COUNT, WarpgroupProduct<tokens.COUNT>>(gate, up, x, order, block, hidden, memory, threadIdx.x);
-  });
+  experts_up<ManyTokens>(Matrix{gate_w, gate_scales, gate_biases}, Matrix{up_w, up_scales, up_biases},
+                         Matrix{shared_gate_w, shared_gate_scales, shared_gate_biases},
+                         Matrix{shared_up_w, shared_up_scales, shared_up_biases}, x, order, map, hidden);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2) lily_experts_gemm_down_warpgroup(
     const uint* w, const bfloat* scales, const bfloat* biases, const uint* shared_w, const bfloat* shared_scales,
     const bfloat* shared_biases, const half* hidden, const Block* map, half* y) {
-  char* memory = launch_memory();
-  const Block block = map[blockIdx.y];
-  if (block.expert == NONE) return;
-  const Matrix matrix = of_expert(Matrix{w, scales, biases}, Matrix{shared_w, shared_scales, shared_biases}, block.expert,
-                                  HIDDEN, EXPERT_WIDTH);
-  with_tokens(block.pairs, [&](auto tokens) {
-    experts_down_tile<tokens.COUNT, WarpgroupProduct<tokens.COUNT>>(matrix, hidden, block, y, memory, threadIdx.x);
-  });
+  experts_down<ManyTokens>(Matrix{w, scales, biases}, Matrix{shared_w, shared_scales, shared_biases}, hidden, map, y);
 }
 
 #ifdef LILY_FEW_TOKENS
@@ -122,29 +136,15 @@ extern "C" __global__ void __launch_bounds__(256, 3) lily_experts_gemm_up_32_war
     const bfloat* up_biases, const uint* shared_gate_w, const bfloat* shared_gate_scales,
     const bfloat* shared_gate_biases, const uint* shared_up_w, const bfloat* shared_up_scales,
     const bfloat* shared_up_biases, const half* x, const uint* order, const Block* map, half* hidden) {
-  char* memory = launch_memory();
-  const Block block = map[blockIdx.y];
-  if (block.expert == NONE) return;
-  const Matrix gate = of_expert(Matrix{gate_w, gate_scales, gate_biases},
-                                Matrix{shared_gate_w, shared_gate_scales, shared_gate_biases}, block.expert, EXPERT_WIDTH, HIDDEN);
-  const Matrix up = of_expert(Matrix{up_w, up_scales, up_biases}, Matrix{shared_up_w, shared_up_scales, shared_up_biases},
-                              block.expert, EXPERT_WIDTH, HIDDEN);
-  with_few_tokens(block.pairs, [&](auto tokens) {
-    experts_up_tile<tokens.COUNT, FewProduct<tokens.COUNT>>(gate, up, x, order, block, hidden, memory, threadIdx.x);
-  });
+  experts_up<FewTokens>(Matrix{gate_w, gate_scales, gate_biases}, Matrix{up_w, up_scales, up_biases},
+                        Matrix{shared_gate_w, shared_gate_scales, shared_gate_biases},
+                        Matrix{shared_up_w, shared_up_scales, shared_up_biases}, x, order, map, hidden);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 3) lily_experts_gemm_down_32_warpgroup(
     const uint* w, const bfloat* scales, const bfloat* biases, const uint* shared_w, const bfloat* shared_scales,
     const bfloat* shared_biases, const half* hidden, const Block* map, half* y) {
-  char* memory = launch_memory();
-  const Block block = map[blockIdx.y];
-  if (block.expert == NONE) return;
-  const Matrix matrix = of_expert(Matrix{w, scales, biases}, Matrix{shared_w, shared_scales, shared_biases}, block.expert,
-                                  HIDDEN, EXPERT_WIDTH);
-  with_few_tokens(block.pairs, [&](auto tokens) {
-    experts_down_tile<tokens.COUNT, FewProduct<tokens.COUNT>>(matrix, hidden, block, y, memory, threadIdx.x);
-  });
+  experts_down<FewTokens>(Matrix{w, scales, biases}, Matrix{shared_w, shared_scales, shared_biases}, hidden, map, y);
 }
 #endif
 #endif

@@ -40,13 +40,16 @@ static __device__ __forceinline__ void gemm_warpgroup_tile(const Matrix& matrix,
   }
 }
 
-template <bool ADD>
+// Blocks of `tile` rows.
+template <bool ADD, class Kind>
 static __device__ __forceinline__ void gemm_warpgroup(const Matrix& matrix, const half* x, float* y, uint rows, uint inner,
-                                                      uint outputs, uint pitch, uint column0) {
+                                                      uint outputs, uint pitch, uint column0, uint tile) {
   char* memory = launch_memory();
-  const uint row0 = blockIdx.x * WARPGROUP_TOKENS, thread_index = threadIdx.x;
-  with_tokens(metal::min(rows - row0, WARPGROUP_TOKENS), [&](auto tokens) {
-    gemm_warpgroup_tile<tokens.COUNT, ADD, WarpgroupProduct<tokens.COUNT>>(matrix, x, y, rows, inner, outputs, pitch, row0, column0, memory, thread_index);
+  const uint row0 = blockIdx.x * tile, thread_index = threadIdx.x;
+  Kind::with(metal::min(rows - row0, tile), [&](auto tokens) {
+    using Product = typename Kind::template Product<tokens.COUNT>;
+    gemm_warpgroup_tile<tokens.COUNT, ADD, Product>(matrix, x, y, rows, inner, outputs, pitch, row0, column0, memory,
+                                                    thread_index);
   });
 }
 
@@ -78,27 +81,23 @@ extern "C" __global__ void __launch_bounds__(256, 2)
     }
   }
   const uint pitch = p.outputs0 + p.outputs1 + p.outputs2 + p.outputs3;
-  gemm_warpgroup<false>(matrix, x, y + before, p.rows, p.inner, outputs, pitch, tile * WARPGROUP_OUTPUTS);
+  gemm_warpgroup<false, ManyTokens>(matrix, x, y + before, p.rows, p.inner, outputs, pitch, tile * WARPGROUP_OUTPUTS,
+                                    WARPGROUP_TOKENS);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 2)
     lily_gemm_q4_add_warpgroup(const uint* w, const bfloat* scales, const bfloat* biases, const half* x, float* y,
                                const GemmAddParams p) {
-  gemm_warpgroup<true>(Matrix{w, scales, biases}, x, y, p.rows, p.inner, p.outputs, p.outputs,
-                       blockIdx.y * WARPGROUP_OUTPUTS);
+  gemm_warpgroup<true, ManyTokens>(Matrix{w, scales, biases}, x, y, p.rows, p.inner, p.outputs, p.outputs,
+                                   blockIdx.y * WARPGROUP_OUTPUTS, WARPGROUP_TOKENS);
 }
 
 #ifdef LILY_FEW_TOKENS
 extern "C" __global__ void __launch_bounds__(256, 3)
     lily_gemm_q4_add_32_warpgroup(const uint* w, const bfloat* scales, const bfloat* biases, const half* x, float* y,
                                   const GemmAddParams p) {
-  char* memory = launch_memory();
-  const uint tile = p.rows <= 128 ? 16 : 32, row0 = blockIdx.x * tile;
-  with_few_tokens(metal::min(p.rows - row0, tile), [&](auto tokens) {
-    gemm_warpgroup_tile<tokens.COUNT, true, FewProduct<tokens.COUNT>>(Matrix{w, scales, biases}, x, y, p.rows, p.inner, p.outputs,
-                                                                      p.outputs, row0, blockIdx.y * WARPGROUP_OUTPUTS, memory,
-                                                                      threadIdx.x);
-  });
+  gemm_warpgroup<true, FewTokens>(Matrix{w, scales, biases}, x, y, p.rows, p.inner, p.outputs, p.outputs,
+                                  blockIdx.y * WARPGROUP_OUTPUTS, p.rows <= 128 ? 16 : 32);
 }
 #endif
 #endif

@@ -157,14 +157,20 @@ struct Tokens {
   static constexpr uint COUNT = TOKENS;
 };
 
-// Calls `make` with the least tokens of a block, by type, that hold so many.
-template <class Make>
-LILY_INLINE void with_tokens(uint tokens, Make make) {
-  switch ((tokens + 31) / 32) {
-    case 1: make(Tokens<32>{}); break;
-    case 2: make(Tokens<64>{}); break;
-    case 3: make(Tokens<96>{}); break;
-    default: make(Tokens<128>{});
+// Blocks of many tokens, and how they are multiplied.
+struct ManyTokens {
+  template <uint TOKENS>
+  using Product = WarpgroupProduct<TOKENS>;
+
+  // Calls `make` with the least tokens of a block, by type, that hold so many.
+  template <class Make>
+  LILY_INLINE static void with(uint tokens, Make make) {
+    switch ((tokens + 31) / 32) {
+      case 1: make(Tokens<32>{}); break;
+      case 2: make(Tokens<64>{}); break;
+      case 3: make(Tokens<96>{}); break;
+      default: make(Tokens<128>{});
+    }
   }
-}
+};
 #endif

@@ -126,11 +126,16 @@ struct FewProduct {
   }
 };
 
-// Calls `make` with the least tokens of such a block, by type, that hold so many.
-template <class Make>
-LILY_INLINE void with_few_tokens(uint tokens, Make make) {
-  if (tokens <= 8) make(Tokens<8>{});
-  else if (tokens <= 16) make(Tokens<16>{});
-  else make(Tokens<32>{});
-}
+// As ManyTokens.
+struct FewTokens {
+  template <uint TOKENS>
+  using Product = FewProduct<TOKENS>;
+
+  template <class Make>
+  LILY_INLINE static void with(uint tokens, Make make) {
+    if (tokens <= 8) make(Tokens<8>{});
+    else if (tokens <= 16) make(Tokens<16>{});
+    else make(Tokens<32>{});
+  }
+};
 #endif
