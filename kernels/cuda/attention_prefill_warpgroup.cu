@@ -10,7 +10,7 @@
 // Memory: four warps of a third warpgroup copy, each into a tile of its own: keys of even and of odd pages, values of even and
 // of odd pages, as soon as both warpgroups are done with the tile. A row of 512 bytes goes in one instruction, to four slabs.
 //
-// A context is taken in pieces of 128 pages, each with a maximum of its own, which join.h's factors bring together in their order;
+// A context is taken in pieces of 128 pages, each with a maximum of its own, which attention_joined.h brings together in their order;
 // of a step of few rows over a long context each piece has a block of its own, so that there are enough of them, and
 // attention_prefill_join brings them together, by the same operations.
 //

@@ -35,11 +35,12 @@ struct Softmax {
       peak = fmaxf(peak, metal::simd_shuffle_xor(peak, 2));
       factors[r] = exp2_fast((highest[r] - peak) * LOG2_E);
       highest[r] = peak;
-      const float offset = -peak * LOG2_E;
+      // Finite too where the query sees nothing of a piece: then its maximum stays -FLT_MAX.
+      const float offset = fmaxf(peak, -FLT_MAX / 2) * -LOG2_E;
       float added = 0.0f;
 #pragma unroll
       for (uint j = 0; j < 8; j++) {
-        // Of -FLT_MAX exactly 0: every query sees token 0, so the maximum is that of a score.
+        // Of -FLT_MAX exactly 0.
         float& low = scores[j * 4 + r * 2];
         float& high = scores[j * 4 + r * 2 + 1];
         const half2 pair = metal::as_type<half2>(

@@ -2,11 +2,13 @@
 //! joined, a row has the bits that it has where one block has them all: at either side of a piece's end, and beside sequences that
 //! have more pieces or fewer.
 
+use std::iter;
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 
 use lily_backend::{Backend, Output, Segment, Want};
-use lily_checkpoint::{Checkpoint, Config, LayerKind, Mixer, Weights};
+use lily_checkpoint::{Checkpoint, Config, LayerKind, Matrices, Mixer, Weights};
 use lily_gpu::device::Tiles;
 use lily_gpu::device::cuda::CudaDevice;
 use lily_gpu::{GpuBackend, Options, State};
@@ -43,13 +45,13 @@ fn soften(weights: &mut Weights) {
     }
 }
 
-/// The logits of some positions of a prompt that comes in steps of [`MOST`] tokens.
-fn of_prompt(gpu: &mut Gpu, prompt: &[u32], wanted: &[Range<usize>]) -> Vec<Vec<f32>> {
+/// The logits of some positions of a prompt that comes in steps of `most` tokens behind the first `first`.
+fn of_prompt(gpu: &mut Gpu, prompt: &[u32], first: usize, most: usize, wanted: &[Range<usize>]) -> Vec<Vec<f32>> {
     let width = gpu.description().logits;
     let mut state = gpu.create().expect("a slot");
     let mut told = vec![Vec::new(); wanted.len()];
-    for begin in (0..prompt.len()).step_by(MOST) {
-        let end = (begin + MOST).min(prompt.len());
+    for begin in iter::once(0).chain((first..prompt.len()).step_by(most)) {
+        let end = if begin == 0 { first } else { (begin + most).min(prompt.len()) };
         let own = |wanted: &Range<usize>| wanted.start.max(begin)..wanted.end.min(end);
         if wanted.iter().all(|wanted| own(wanted).is_empty()) {
             run(gpu, &mut state, &prompt[begin..end], Want::Nothing);
@@ -79,7 +81,7 @@ fn pieces_have_their_bits(config: &Config, weights: &Weights, vocabulary: usize)
         let mut whole = Vec::new();
         for (index, prompt) in prompts.iter().enumerate() {
             let wanted = STEPS.map(|step| step[index]).map(|(held, rows)| held..held + rows);
-            whole.push(of_prompt(&mut gpu, prompt, &wanted));
+            whole.push(of_prompt(&mut gpu, prompt, MOST, MOST, &wanted));
         }
         assert!(!joined(), "{tiles:?}: no block had all pieces");
         for (number, step) in STEPS.iter().enumerate() {
@@ -121,4 +123,41 @@ fn large_pieces_have_the_bits_of_one_block() {
     soften(&mut weights);
     cut_vocabulary(&mut config, &mut weights);
     pieces_have_their_bits(&config, &weights, config.vocab_size);
+}
+
+/// As many heads of keys as of queries, those that there are several times.
+fn with_more_keys(config: &mut Config, weights: &mut Weights) {
+    let times = config.attention.heads / config.attention.kv_heads;
+    config.attention.kv_heads *= times;
+    let repeat = |matrix: &mut Matrices| {
+        matrix.rows *= times;
+        for bytes in [&mut matrix.weight, &mut matrix.scales, &mut matrix.biases] {
+            *bytes = bytes.repeat(times).into();
+        }
+    };
+    for layer in &mut weights.layers {
+        let Mixer::Attention(mixer) = &mut layer.mixer else { panic!("a layer of another kind") };
+        [&mut mixer.k_proj, &mut mixer.v_proj].into_iter().for_each(repeat);
+    }
+}
+
+/// With one query head a KV head a block has 128 tokens; in steps that begin after 64, some of them on either side of a piece's end.
+#[test]
+fn a_block_on_both_sides_of_an_end_has_the_bits_of_others() {
+    const ROWS: usize = 128;
+    let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is whole");
+    let (mut config, mut weights) = layers_of(&checkpoint, LayerKind::Attention, 1);
+    soften(&mut weights);
+    with_more_keys(&mut config, &mut weights);
+    let prompt = tokens(3, TINY_VOCABULARY, 8192 + ROWS);
+    let wanted = 8192 - 64..8192 + 64;
+    for tiles in tiles() {
+        let options = Options { prefill_rows: ROWS, ..Options::new(prompt.len(), 1) };
+        let mut gpu = backend(tiles, &Seen::default(), &config, &weights, options);
+        let [before, across] =
+            [ROWS, 64].map(|first| of_prompt(&mut gpu, &prompt, first, ROWS, slice::from_ref(&wanted)).concat());
+        assert!(before.len() == ROWS * gpu.description().logits && before.iter().all(|logit| logit.is_finite()));
+        let differ = first_difference(&across, &before, gpu.description().logits);
+        assert_eq!(differ, None, "{tiles:?}: the first row that is not the same");
+    }
 }
