@@ -72,23 +72,24 @@ impl<B: Backend> Runner<B> {
         }
     }
 
-    /// Gives new requests their beginning, and those that have waited for theirs long enough.
-    pub(crate) fn admit(&mut self, jobs: Vec<Job>) {
-        for parked in mem::take(&mut self.parked).into_iter().chain(jobs.into_iter().map(Parked::new)) {
-            if self.still(&parked) || self.sequences.len() >= self.parallel {
-                self.parked.push(parked);
-            } else {
+    /// Gives new requests their beginning, and those at these places that have waited for theirs.
+    pub(crate) fn admit(&mut self, jobs: Vec<Job>, places: &[usize]) {
+        for (place, parked) in mem::take(&mut self.parked).into_iter().enumerate() {
+            if places.contains(&place) {
                 self.place(parked);
+            } else {
+                self.parked.push(parked);
             }
         }
+        jobs.into_iter().for_each(|job| self.place(Parked::new(job)));
         if let Some(cache) = &mut self.cache {
             cache.spare(self.parked.iter().map(|parked| Arc::clone(&parked.job.prompt)).collect());
         }
     }
 
-    /// Requests that have waited long enough.
-    pub(crate) fn ready(&self) -> usize {
-        self.parked.iter().filter(|parked| !self.still(parked)).count()
+    /// The places of requests that have waited long enough.
+    pub(crate) fn ready(&self) -> Vec<usize> {
+        (0..self.parked.len()).filter(|&place| !self.still(&self.parked[place])).collect()
     }
 
     /// The shortest prompt that waits for what a sequence reads.

@@ -15,17 +15,29 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// Takes up to `count` requests out of the queue, in the order they may start: of the clients that wait, each time the
-    /// one whose last turn is the longest ago, and of its requests the oldest.
-    pub(crate) fn take(&mut self, queue: &mut VecDeque<Job>, count: usize) -> Vec<Job> {
-        let mut jobs = Vec::new();
-        while jobs.len() < count {
-            let clients = queue.iter().map(|job| job.client);
-            let Some(job) = self.next(clients).and_then(|index| queue.remove(index)) else { break };
-            self.took(job.client);
-            jobs.push(job);
+    /// Takes up to `count` requests that may start: of the clients that wait, each time the one whose last turn is the longest ago,
+    /// and of its requests the oldest. They come out of the queue and, before those, from the `ready` ones, which are places among
+    /// requests by these `parked` clients.
+    pub(crate) fn take(
+        &mut self,
+        (parked, ready): (&[u64], &mut Vec<usize>),
+        queue: &mut VecDeque<Job>,
+        count: usize,
+    ) -> (Vec<usize>, Vec<Job>) {
+        let (mut places, mut jobs) = (Vec::new(), Vec::new());
+        while places.len() + jobs.len() < count {
+            let clients = ready.iter().map(|&place| parked[place]).chain(queue.iter().map(|job| job.client));
+            let Some(index) = self.next(clients) else { break };
+            if index < ready.len() {
+                let place = ready.remove(index);
+                self.took(parked[place]);
+                places.push(place);
+            } else if let Some(job) = queue.remove(index - ready.len()) {
+                self.took(job.client);
+                jobs.push(job);
+            }
         }
-        jobs
+        (places, jobs)
     }
 
     /// Which of the requests of these clients, the oldest first, is the next.

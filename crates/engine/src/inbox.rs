@@ -71,6 +71,8 @@ impl Shared {
 pub(crate) struct Turn {
     /// Requests to start.
     pub(crate) jobs: Vec<Job>,
+    /// Likewise, of those that have waited for something: their places among these.
+    pub(crate) parked: Vec<usize>,
     /// Requests that still wait.
     pub(crate) waiting: usize,
     pub(crate) stage: Stage,
@@ -143,18 +145,19 @@ impl Inbox {
         (mean / u32::try_from(self.parallel).unwrap_or(u32::MAX)).clamp(RETRY_AT_LEAST, RETRY_AT_MOST)
     }
 
-    /// Hands over what may start beside `running` sequences and, of the requests that wait for something, by these `parked`
-    /// clients, the `ready` ones, which have waited long enough. Without any of the former and the latter it waits until there is
-    /// something to do, or [`Inbox::wake`] is called; while there are parked ones, not for long.
-    pub(crate) fn next(&self, running: usize, parked: Vec<u64>, ready: usize) -> Turn {
+    /// Hands over what may start beside `running` sequences. Of the requests that wait for something, by these `parked` clients, those
+    /// at the `ready` places have waited long enough. Without any of the former and the latter it waits until there is something to
+    /// do, or [`Inbox::wake`] is called; while there are parked ones, not for long.
+    pub(crate) fn next(&self, running: usize, parked: Vec<u64>, mut ready: Vec<usize>) -> Turn {
+        let at_once = running > 0 || !ready.is_empty();
         let mut shared = self.lock();
         shared.parked = parked;
         let mut glanced = false;
         loop {
             shared.queue.retain(|job| !job.events.cancelled());
-            let free = if shared.stage == Stage::Aborting { 0 } else { self.parallel.saturating_sub(running + ready) };
-            let Shared { queue, rotation, .. } = &mut *shared;
-            let jobs = rotation.take(queue, free);
+            let free = if shared.stage == Stage::Aborting { 0 } else { self.parallel.saturating_sub(running) };
+            let Shared { queue, rotation, parked, .. } = &mut *shared;
+            let (places, jobs) = rotation.take((parked, &mut ready), queue, free);
             shared.running = running + jobs.len();
             let ends = match shared.stage {
                 Stage::Open => false,
@@ -162,8 +165,8 @@ impl Inbox {
                 Stage::Aborting | Stage::Ended | Stage::Dead => true,
             };
             let woken = std::mem::take(&mut shared.woken);
-            if running + ready > 0 || !jobs.is_empty() || woken || glanced || ends {
-                return Turn { jobs, waiting: shared.queue.len(), stage: shared.stage };
+            if at_once || !jobs.is_empty() || woken || glanced || ends {
+                return Turn { jobs, parked: places, waiting: shared.queue.len(), stage: shared.stage };
             }
             if shared.parked.is_empty() {
                 shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);

@@ -29,7 +29,7 @@ pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
         }
         let turn = inbox.next(runner.sequences.len(), runner.parked_clients(), runner.ready());
         runner.carry();
-        runner.admit(turn.jobs);
+        runner.admit(turn.jobs, &turn.parked);
         runner.report(inbox);
         match turn.stage {
             Stage::Aborting => break,

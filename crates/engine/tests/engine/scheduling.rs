@@ -105,6 +105,35 @@ fn clients_take_turns() {
     assert_eq!(started, [0, 5, 6, 1, 7, 2, 3, 4]);
 }
 
+/// Those of a client that have waited for what another of its requests reads take turns with other clients' all the same.
+#[test]
+fn clients_take_turns_with_those_that_waited() {
+    let script = Script::held();
+    let cache = CacheOptions { interval: 1000, spacing: 20, ..CacheOptions::new(1 << 20) };
+    let engine = script.engine(Options { parallel: 2, cache, ..small_chunks() });
+    let shared = prompt(1, 1000);
+    let submit = |client, prompt: Vec<u32>| {
+        let request = Request { client, ..Request::new(prompt, 3) };
+        (engine.submit(request.clone()).expect("valid"), request)
+    };
+    let tail = |name| [&shared[..], &prompt(name, 30)].concat();
+    let mut replies: Vec<_> = (10..18).map(|name| submit(1, tail(name))).collect();
+    // All but the first wait for that; then the second goes on from what it has read.
+    let goes_on = |part: &Part| part.name == 1 && part.start == shared.len();
+    let both = (1..).find(|&call| {
+        script.allow(1);
+        script.call(call).iter().filter(|part| goes_on(part)).count() == 2
+    });
+    replies.push(submit(2, prompt(2, 10)));
+    script.release();
+    for (reply, request) in replies {
+        assert_same(&request, reply);
+    }
+    let calls = script.calls();
+    let before = &calls[both.expect("it comes")..script.calls_of(2)[0]];
+    assert_eq!(before.iter().flatten().filter(|part| goes_on(part)).count(), 0, "it waited for all of them");
+}
+
 #[test]
 fn a_full_queue_lets_another_client_in() {
     let script = Script::held();
