@@ -9,10 +9,13 @@ use crate::kernel::Slice;
 use crate::kernels::{self, DRAWN_RING, SAMPLE_BLOCK};
 use crate::kernels::{Adjustment, Block, BlockSummary, Choice, Draw, Drawn, Row, Segment, Sequence};
 use crate::shapes::{CHOSEN, DELTA_HEAD, HEAD, MAX_DECODE_ROWS, PAGE, RANKS, Shapes};
-use crate::step::bytes::{ATTENTION_PIECES, DELTA_SQUARES};
 
 /// Tokens of a block of context in decode attention. Fixed, so that a row's result does not depend on the plan it is in.
 pub(crate) const CONTEXT_BLOCK: usize = kernels::MAX_BLOCK as usize;
+/// The pieces of a context that Hopper's decode attention joins, for any context: more would not all run at once.
+pub(crate) const ATTENTION_PIECES: usize = 64;
+/// The sums of squares that Hopper's recurrence of few rows leaves of a value head's outputs, one of a warp.
+pub(crate) const DELTA_SQUARES: usize = 32;
 /// The most changed logits of a draw; one with more of them is made on the CPU.
 pub(crate) const MAX_ADJUSTMENTS: usize = 16_384;
 /// Words of `turns`: two for each pair of rotated dimensions.

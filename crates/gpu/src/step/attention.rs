@@ -6,7 +6,7 @@ use crate::kernels::{
     ATTENTION_BLOCK, ATTENTION_COMBINE, ATTENTION_PREFILL, ATTENTION_PREPARE, AttentionBlock, AttentionCombine,
     AttentionPrefill, AttentionPrefillParams, AttentionPrepare, BlockParams, CombineParams, PrepareParams, QUERIES,
 };
-use crate::memory::{CONTEXT_BLOCK, Cache, FewRows, ManyRows, attention_projected};
+use crate::memory::{ATTENTION_PIECES, CONTEXT_BLOCK, Cache, FewRows, ManyRows, attention_projected};
 use crate::plan::Dispatch;
 use crate::recorder::Recorder;
 use crate::shapes::{HEAD, PAGE};
@@ -37,7 +37,7 @@ pub(super) fn few(
     let kernel = if early { &bytes::ATTENTION_PREPARE } else { &ATTENTION_PREPARE };
     recorder.add(Dispatch { kernel, ..prepare(model, rows, weights, cache, projected, work.q) });
     let (block, blocks_u32) = (CONTEXT_BLOCK as u32, blocks as u32);
-    let pieces = (blocks * CONTEXT_BLOCK / PAGE).min(bytes::ATTENTION_PIECES) as u32;
+    let pieces = (blocks * CONTEXT_BLOCK / PAGE).min(ATTENTION_PIECES) as u32;
     let attend = AttentionBlock {
         q: work.q,
         keys: cache.keys,

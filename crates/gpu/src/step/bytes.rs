@@ -11,12 +11,8 @@ use crate::shapes::{CHOSEN, RANKS, Shapes};
 use crate::step::warpgroup::argument;
 use crate::step::{Model, by_rows};
 
-/// The pieces of a context that attention joins, for any context: more would not all run at once.
-pub(crate) const ATTENTION_PIECES: usize = 64;
-
-/// Blocks of a value head's recurrence, and the sums of squares that they leave of its outputs, one of a warp.
+/// Blocks of a value head's recurrence.
 const DELTA_SHARERS: u32 = 4;
-pub(crate) const DELTA_SQUARES: usize = 32;
 
 /// Blocks of a head's joining of attention's pieces.
 pub(super) const JOIN_SHARERS: u32 = 4;
@@ -248,6 +244,7 @@ fn blocks(tiles: u32, most: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::{ATTENTION_PIECES, DELTA_SQUARES};
     use crate::step::entries;
 
     fn all() -> Vec<&'static Kernel> {

@@ -6,7 +6,7 @@ use crate::kernels::{
     CountParams, DELTA_PREPARE, DELTA_SCAN, DELTA_STEP, DeltaPrepare, DeltaScan, DeltaStep, GATED_NORM, GatedNorm,
     PREPARE_ROWS, SCAN_ROWS,
 };
-use crate::memory::{DELTA_CHUNK, FewRows, ManyRows, MixerRows, Recurrent, delta_projected};
+use crate::memory::{DELTA_CHUNK, DELTA_SQUARES, FewRows, ManyRows, MixerRows, Recurrent, delta_projected};
 use crate::recorder::Recorder;
 use crate::shapes::DELTA_HEAD;
 use crate::step::product::{add_few, add_many, project_few, project_many};
@@ -46,7 +46,7 @@ pub(super) fn few(
     let step = step.dispatch([shapes.value_heads as u32, rows as u32, 1], DELTA_STEP.max_threads);
     let step = step.costing(&touched(model, memory, live), state_work(model, live));
     if bytes::multiply(model) {
-        let squares = work.squares.part(0, (rows * shapes.value_heads * bytes::DELTA_SQUARES) as u64);
+        let squares = work.squares.part(0, (rows * shapes.value_heads * DELTA_SQUARES) as u64);
         recorder.add(bytes::delta_step(step, squares));
         add_few(model, recorder, rows, &weights.out, mixed, work.x, Some(squares));
     } else {
