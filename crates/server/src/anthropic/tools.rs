@@ -134,10 +134,10 @@ pub(super) fn definition(tool: &Fields<'_>) -> Result<Option<Value>, ApiError> {
     Ok(Some(json!({"type": "function", "function": function})))
 }
 
-/// Whether a type is a tool's that Anthropic defines: such a name ends in a date, as "web_search_20250305", but for one.
+/// Whether a type is a tool's that Anthropic defines: such a name ends in a date, as "web_search_20250305", or may, but for one.
 fn is_anthropics(kind: &str) -> bool {
     let is_date = |end: &str| end.len() == 8 && end.bytes().all(|byte| byte.is_ascii_digit());
-    kind == "mcp_toolset" || kind.rsplit_once('_').is_some_and(|(_, end)| is_date(end))
+    kind == "mcp_toolset" || kind.starts_with(SEARCH) || kind.rsplit_once('_').is_some_and(|(_, end)| is_date(end))
 }
 
 /// 400 for a tool that is offered or withdrawn and that none is: the model would be told of a function that there never was.
@@ -232,6 +232,11 @@ mod tests {
         }
         let custom = json!({"type": "custom", "name": "f", "input_schema": {}});
         assert_eq!(tools(json!({"tools": [custom]})).expect("fine").definitions.len(), 1);
+        for kind in ["tool_search_tool_bm25", "tool_search_tool_regex", "mcp_toolset", "web_search_20250305"] {
+            let anthropics = json!({"type": kind, "name": "f"});
+            let read = tools(json!({"tools": [anthropics, tool("g")]})).expect(kind);
+            assert_eq!(read.definitions.len(), 1, "{kind}");
+        }
         assert!(tools(json!({})).expect("fine").definitions.is_empty());
         let none = json!({"tools": [search()], "tool_choice": {"type": "none"}});
         assert!(tools(none).expect("fine").set().is_none());
