@@ -302,13 +302,21 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
 
     /// Lets snapshots go until so many bytes more fit, or none is left.
     fn make_room(&mut self, bytes: u64) {
-        while self.bytes() + bytes > self.options.bytes && self.let_one_go() {}
+        if self.is_free(bytes) {
+            return;
+        }
+        let needed = self.needed();
+        while !self.is_free(bytes) && self.let_go_beside(&needed) {}
     }
 
     /// Lets the least recently used snapshot go: none that the disk has under way, which would free nothing, and one that a waiting
     /// request would go on from only if there is no other. False if there is none.
     pub(crate) fn let_one_go(&mut self) -> bool {
-        let needed = self.needed();
+        self.let_go_beside(&self.needed())
+    }
+
+    /// The same, where `needed` are those that waiting requests would go on from.
+    fn let_go_beside(&mut self, needed: &HashSet<Id>) -> bool {
         let held = |id: Id| self.tree.get(id).and_then(|entry| entry.memory.as_ref());
         let frees = |id: Id| held(id).is_some_and(|held| !self.in_use.has(&held.pieces));
         let loose = || self.order.iter().filter(|&(_, &id)| frees(id));
