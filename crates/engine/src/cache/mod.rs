@@ -48,7 +48,8 @@
 //! own, with only the keys and values since that one; not one that a client left behind by going. What comes while several
 //! wait is written in the place of one that it builds on and that only waits, so that of a prompt read faster than it is written
 //! the longest is found after a restart; without such a one the last that came is written when another is done, if it is still there.
-//! After a write that failed the next ones are left out, each time twice as many. Files are removed least recently used first, never one that another builds on.
+//! After a write that failed the next ones are left out, each time twice as many; if the disk was full, files make room for the next.
+//! Files are removed least recently used first, never one that another builds on.
 //! A request waits for the disk, up to [`DiskOptions::patience`]. `disk` has the format, `tier` the book-keeping.
 //!
 //! The disk's threads reach no GPU: what they write is fetched from there before, what they have read is brought there after, by the

@@ -229,13 +229,16 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
 
     /// Removes files until so many bytes more fit; false if they cannot. `keep` stays, and so does what it builds on.
     fn make_room_on_disk(&mut self, bytes: u64, keep: Option<Id>) -> bool {
+        let most = self.tier.as_ref().and_then(|tier| tier.limit.checked_sub(bytes));
+        most.is_some_and(|most| self.remove_down_to(most, keep))
+    }
+
+    /// Removes files until there are no more bytes of them than `most`; false if that cannot be. `keep` stays.
+    fn remove_down_to(&mut self, most: u64, keep: Option<Id>) -> bool {
         loop {
             let Some(tier) = &mut self.tier else { return false };
-            if tier.bytes.saturating_add(bytes) <= tier.limit {
+            if tier.bytes <= most {
                 return true;
-            }
-            if bytes > tier.limit {
-                return false;
             }
             if let Some(stranger) = tier.strangers.pop() {
                 tier.bytes -= stranger.bytes;

@@ -248,6 +248,25 @@ fn half_a_file_is_none() {
     assert!(engine.stats().cache.disk_writes > 0);
 }
 
+/// A disk that holds less than the cache may take: the least recently used files make room for what comes, no more of them than that
+/// needs.
+#[test]
+fn a_full_disk_takes_what_is_new_for_what_is_old() {
+    let directory = tempfile::tempdir().expect("a directory");
+    life(at(directory.path()), &chain());
+    let before = files(directory.path());
+    let script = Script::default();
+    let engine = script.engine(at(directory.path()));
+    script.fail_writes(true);
+    ask(&engine, &prompt(4, 90));
+    engine.shutdown();
+    engine.join();
+    let left = files(directory.path());
+    assert!(left.len() == 6 && left.iter().all(|file| before.contains(file)), "{} are left", left.len());
+    let (cached, _) = life(at(directory.path()), &[prompt(3, 520)]);
+    assert_eq!(cached, [389], "the longest went");
+}
+
 /// One file of a chain vanishes while its snapshot is still in memory: what would build on it is not written in vain, again
 /// and again; the chain begins anew.
 #[test]

@@ -78,6 +78,14 @@ pub(crate) enum WriteFailure {
     },
 }
 
+impl WriteFailure {
+    /// Whether the disk, or the user's share of it, is full.
+    pub(crate) fn is_for_want_of_room(&self) -> bool {
+        let Self::Own { error, .. } = self else { return false };
+        matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+}
+
 struct Work<S> {
     reads: VecDeque<Read<S>>,
     removals: VecDeque<Key>,

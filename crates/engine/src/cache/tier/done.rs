@@ -83,8 +83,13 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
                 match (failure, parent) {
                     // It goes, and so does what builds on it, this one too.
                     (WriteFailure::NoParent, Some(parent)) => self.drop_file(parent),
-                    (failure, _) => {
+                    (failure, parent) => {
                         self.drop_file(id);
+                        if failure.is_for_want_of_room() {
+                            // The disk holds less than it was said to: what was used longest ago makes room for the next one.
+                            let there = self.tier.as_ref().map_or(0, |tier| tier.bytes);
+                            self.remove_down_to(there.saturating_sub(header.file_bytes().unwrap_or(0)), parent);
+                        }
                         self.leave_some_out(&failure);
                     }
                 }
