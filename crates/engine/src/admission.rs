@@ -84,6 +84,7 @@ impl<B: Backend> Runner<B> {
         jobs.into_iter().for_each(|job| self.place(Parked::new(job)));
         if let Some(cache) = &mut self.cache {
             cache.spare(self.parked.iter().map(|parked| Arc::clone(&parked.job.prompt)).collect());
+            cache.hold_writes(self.parked.iter().any(|parked| matches!(parked.wait, Wait::DiskRoom(_))));
         }
     }
 

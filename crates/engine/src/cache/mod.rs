@@ -50,7 +50,7 @@
 //! the longest is found after a restart; without such a one the last that came is written when another is done, if it is still there.
 //! After a write that failed the next ones are left out, each time twice as many; if the disk was full, files make room for the next.
 //! Files are removed least recently used first, never one that another builds on.
-//! A request waits for the disk, up to [`DiskOptions::patience`]. `disk` has the format, `tier` the book-keeping.
+//! A request waits for the disk, up to [`DiskOptions::patience`]; while one waits for room to read, no write is begun. `disk` has the format, `tier` the book-keeping.
 //!
 //! The disk's threads reach no GPU: what they write is fetched from there before, what they have read is brought there after, by the
 //! engine's thread, in small parts between two steps (`tier/ferry`), most of them of what comes in.

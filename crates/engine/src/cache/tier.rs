@@ -66,6 +66,8 @@ pub(super) struct Tier<S> {
     unplaced: HashSet<Id>,
     /// The last one that was to be written, if it found no place among those that wait.
     missed: Option<Id>,
+    /// Nothing else is to be written now: a request waits for room to read.
+    held: bool,
     /// Parts carried, or left for one that went out, while something came in.
     inward: u64,
     /// Writes so far.
@@ -130,6 +132,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             reading: HashMap::new(),
             unplaced: HashSet::new(),
             missed: None,
+            held: false,
             inward: 0,
             writes: 0,
             done: 0,

@@ -393,3 +393,48 @@ fn what_is_queued_is_not_let_go_in_vain() {
     assert_eq!([0, 1, 2, 3].map(|name| is_held(&cache, name)), [false, true, true, true]);
     settle(&mut cache, Far(true));
 }
+
+/// Others that chat fill half of the memory with what is to be written, again and again. Who needs more than the rest waits for what is
+/// under way, and for nothing that comes later.
+#[test]
+fn who_waits_for_room_to_read_gets_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let gate = Gate::default();
+    let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
+    let _opens = Opens(gate.clone());
+    keep(&mut cache, &text(0, 150), Lasts::OnDisk);
+    settle(&mut cache, Far(false));
+    while cache.let_one_go() {}
+    let id = cache.tree.find(&text(0, 150)).expect("it is on disk");
+    cache.options.bytes = 2 * (STATE + 9 * PAGE_BYTES) + cache.tree.bytes();
+    let began = Instant::now();
+    for name in 1.. {
+        gate.stop(true);
+        cache.carry(&mut Way::default());
+        for name in [3 * name, 3 * name + 1, 3 * name + 2] {
+            keep(&mut cache, &text(name, 30), Lasts::OnDisk);
+        }
+        let reading = cache.read(id);
+        gate.stop(false);
+        if name > 1 && reading == Reading::UnderWay {
+            break;
+        }
+        assert!(reading == Reading::NoRoomNow && began.elapsed() < Duration::from_secs(60), "it has no turn");
+        cache.hold_writes(true);
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    cache.hold_writes(false);
+    settle(&mut cache, Far(false));
+}
+
+/// What comes meanwhile is written when nobody waits any more.
+#[test]
+fn what_was_held_up_is_written_later() {
+    let (_directory, _gate, mut cache) = far_away();
+    cache.hold_writes(true);
+    keep(&mut cache, &text(0, 100), Lasts::OnDisk);
+    assert_eq!(cache.stats().disk_waiting, 0);
+    cache.hold_writes(false);
+    assert_eq!(cache.stats().disk_waiting, 1);
+    settle(&mut cache, Far(true));
+}

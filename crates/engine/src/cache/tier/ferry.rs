@@ -86,6 +86,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
 
     /// The same at the end: what is to be written goes to the disk, and nobody waits for what comes in.
     pub(crate) fn carry_the_rest(&mut self, carrier: &mut impl Carrier<S>) -> bool {
+        self.hold_writes(false);
         self.poll();
         while let Some(Incoming { id, read, base }) = self.tier.as_mut().and_then(|tier| tier.incoming.pop_front()) {
             drop(read);

@@ -69,6 +69,15 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.keep_on_disk(id, &tokens);
     }
 
+    /// Says whether a request waits for room to read: then nothing else is begun to be written, or what is written would go on taking
+    /// that room.
+    pub(crate) fn hold_writes(&mut self, hold: bool) {
+        let Some(tier) = &mut self.tier else { return };
+        if std::mem::replace(&mut tier.held, hold) && !hold {
+            self.keep_missed();
+        }
+    }
+
     fn length(&self, id: Option<Id>) -> usize {
         id.and_then(|id| self.tree.get(id)).map_or(0, |entry| entry.length)
     }
@@ -111,7 +120,11 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         // Its pieces may stay, as far as the other has them too.
         let pinned = (self.in_use.missing(pieces) + draft.transit).saturating_sub(way);
         let crowded = waiting > 0 && self.in_use.bytes() + self.transit + pinned > self.options.bytes / 2;
-        waiting < QUEUE && !crowded && self.has_room(pinned) && self.has_way(draft.transit.saturating_sub(way))
+        !tier.held
+            && waiting < QUEUE
+            && !crowded
+            && self.has_room(pinned)
+            && self.has_way(draft.transit.saturating_sub(way))
     }
 
     /// Has it written, if there is room on the disk, and the one that gives way has not begun.
