@@ -39,12 +39,12 @@ pub(crate) fn run<B: Backend>(backend: B, options: &Options, alive: Alive) {
         }
     }
     let Runner { mut backend, sequences, parked, mut cache, .. } = runner;
-    while cache.as_mut().is_some_and(|cache| cache.carry_the_rest(&mut backend)) {}
     let events = parked.into_iter().map(Parked::into_events);
     for events in events.chain(sequences.into_iter().map(|sequence| sequence.part().events)) {
         events.send(Event::Failed(SubmitError::ShuttingDown.to_string()));
     }
     // Waits for the disk.
+    while cache.as_mut().is_some_and(|cache| cache.carry_the_rest(&mut backend)) {}
     drop(cache);
     drop(backend);
     alive.end();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lily_engine::{CacheOptions, DiskOptions, Engine, Options, Request, Stats};
 
-use crate::scripted::{Script, assert_same, options, prompt};
+use crate::scripted::{Script, assert_same, expected, options, prompt};
 
 /// Everything is kept, in memory and on disk.
 fn at(directory: &Path) -> Options {
@@ -79,6 +79,26 @@ fn the_end_of_a_prompt_that_was_read_quickly_is_found() {
     engine.join();
     let (cached, _) = life(at(directory.path()), &[prompt(3, 1000)]);
     assert_eq!(cached, [999]);
+}
+
+/// More conversations than may wait to be written, and the server ends: the last one is found all the same.
+#[test]
+fn what_found_no_place_is_written_at_the_end() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = Script::default();
+    let engine = script.engine(at(directory.path()));
+    script.stop_disk(true);
+    let next = [1, 2, 3, 4, 5, 6].map(|name| {
+        let request = Request::new(prompt(name, 90), 3);
+        assert_same(&request, engine.submit(request.clone()).expect("valid"));
+        let reply = expected(&request).0;
+        [request.prompt, reply.iter().map(|sample| sample.token).collect()].concat()
+    });
+    engine.shutdown();
+    script.stop_disk(false);
+    engine.join();
+    let (cached, _) = life(at(directory.path()), &next);
+    assert_eq!(cached, [89, 89, 89, 89, 0, 92]);
 }
 
 /// What the backend has no room for is read once, not again and again.

@@ -213,6 +213,11 @@ impl<S: Clone + Send + Sync + 'static> Disk<S> {
         self.done.try_iter().collect()
     }
 
+    /// The next that is done, waited for; `None` if the threads have ended.
+    pub(crate) fn next_done(&self) -> Option<Done<S>> {
+        self.done.recv().ok()
+    }
+
     fn add(&self, add: impl FnOnce(&mut Work<S>)) {
         add(&mut self.shared.lock());
         self.shared.changed.notify_all();

@@ -15,25 +15,38 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
     /// Takes in what the disk's threads have done.
     pub(super) fn poll(&mut self) {
         let done = self.tier.as_ref().map_or_else(Vec::new, |tier| tier.disk.done());
-        for done in done {
-            match done {
-                Done::Written { id, number, header, snapshot, pieces, result } => {
-                    self.ledger.remove(&pieces);
-                    self.in_use.remove(&pieces);
-                    drop(snapshot);
-                    self.written(id, number, &header, result);
+        done.into_iter().for_each(|done| self.take_in(done));
+    }
+
+    /// The same at the end, for a snapshot that found no place among those that wait: as long as it has none, what is to be written
+    /// next is waited for. False if there is none, or it finds none.
+    pub(super) fn wait_for_a_place(&mut self) -> bool {
+        let Some(tier) = self.tier.as_ref().filter(|tier| tier.missed.is_some() && tier.waiting > 0) else {
+            return false;
+        };
+        let Some(done) = tier.disk.next_done() else { return false };
+        self.take_in(done);
+        true
+    }
+
+    fn take_in(&mut self, done: Done<S>) {
+        match done {
+            Done::Written { id, number, header, snapshot, pieces, result } => {
+                self.ledger.remove(&pieces);
+                self.in_use.remove(&pieces);
+                drop(snapshot);
+                self.written(id, number, &header, result);
+            }
+            Done::Read { id, base, result: Ok(read) } => {
+                if let Some(tier) = &mut self.tier {
+                    tier.incoming.push_back(Incoming { id, read, base });
                 }
-                Done::Read { id, base, result: Ok(read) } => {
-                    if let Some(tier) = &mut self.tier {
-                        tier.incoming.push_back(Incoming { id, read, base });
-                    }
-                }
-                Done::Read { id, base, result: Err(failure) } => {
-                    self.stats.disk_errors += 1;
-                    self.arrived(id, base, None);
-                    if let Some(useless) = failure {
-                        self.drop_file(useless);
-                    }
+            }
+            Done::Read { id, base, result: Err(failure) } => {
+                self.stats.disk_errors += 1;
+                self.arrived(id, base, None);
+                if let Some(useless) = failure {
+                    self.drop_file(useless);
                 }
             }
         }

@@ -84,7 +84,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.has_cargo()
     }
 
-    /// The same at the end: what is to be written goes to the disk, and nobody waits for what comes in.
+    /// The same at the end: what is to be written goes to the disk, also what found no place yet, and nobody waits for what comes in.
     pub(crate) fn carry_the_rest(&mut self, carrier: &mut impl Carrier<S>) -> bool {
         self.hold_writes(false);
         self.poll();
@@ -93,7 +93,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             self.arrived(id, base, None);
         }
         self.carry_out(carrier);
-        self.has_cargo()
+        self.has_cargo() || self.wait_for_a_place()
     }
 
     /// Carries all of the first that goes out, as what it holds is needed; false if there is none.
