@@ -280,6 +280,35 @@ fn the_longest_of_a_prompt_is_written() {
     }
 }
 
+/// A file was given up and begun anew before it was there, and then gave way to a longer one: it does not stay unknown.
+#[test]
+fn a_file_that_nobody_wants_any_more_goes() {
+    let (directory, _gate, mut cache) = far_away();
+    let tokens = text(0, 100);
+    keep(&mut cache, &tokens, Lasts::OnDisk);
+    let mut way = Way { far: Far(true), ..Way::default() };
+    while cache.carry(&mut way) {}
+    let id = cache.tree.find(&tokens).expect("it is kept");
+    cache.drop_file(id);
+    keep(&mut cache, &text(1, 100), Lasts::OnDisk);
+    cache.keep_on_disk(id, &tokens);
+    let began = Instant::now();
+    let mut never = Way { far: Far(true), ends: Fetching::Never, ..Way::default() };
+    while cache.stats().disk_writes == 0 {
+        assert!(cache.carry(&mut never) && began.elapsed() < Duration::from_secs(60), "it is not written");
+    }
+    for name in 2..4 {
+        keep(&mut cache, &text(name, 100), Lasts::OnDisk);
+    }
+    assert_eq!(cache.stats().disk_waiting, 4);
+    keep(&mut cache, &text(0, 140), Lasts::OnDisk);
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.stats().disk_writes, 5);
+    drop(cache);
+    let names = std::fs::read_dir(directory.path()).expect("a directory").map(|entry| entry.expect("one").file_name());
+    assert_eq!(names.filter(|name| name != "lily.lock").count(), 4);
+}
+
 /// Between two steps as much is carried as there is time for, one part at least, but not without end.
 #[test]
 fn parts_are_carried_as_long_as_there_is_time() {

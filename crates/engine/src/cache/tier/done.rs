@@ -71,7 +71,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
 
     /// Takes in what came of the write of that number.
     pub(super) fn written(&mut self, id: Id, number: u64, header: &Header, result: Result<(), WriteFailure>) {
-        let again = self.end_write(header);
+        self.end_write(header);
         let own = self.tree.get_mut(id).and_then(|entry| entry.disk.as_mut());
         let own = own.filter(|on_disk| on_disk.writing == Some(number));
         match result {
@@ -80,9 +80,9 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
                 self.stats.disk_written_bytes += header.file_bytes().unwrap_or(0);
                 if let Some(on_disk) = own {
                     on_disk.writing = None;
-                } else if !again && !self.has_file(&header.key) {
+                } else {
                     // It was given up meanwhile.
-                    self.remove_file(header.key);
+                    self.remove_if_unknown(&header.key);
                 }
                 if let Some(tier) = self.tier.as_mut().filter(|tier| tier.failures > 0) {
                     (tier.failures, tier.left_out) = (0, 0);
@@ -110,9 +110,9 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         }
     }
 
-    /// A write has ended; says whether another one by the same key is still to end.
-    pub(super) fn end_write(&mut self, header: &Header) -> bool {
-        let Some(tier) = &mut self.tier else { return false };
+    /// A write has ended.
+    pub(super) fn end_write(&mut self, header: &Header) {
+        let Some(tier) = &mut self.tier else { return };
         tier.done += 1;
         tier.waiting -= 1;
         self.transit -= tier.archive.transit_bytes(header.from as usize, header.length as usize);
@@ -122,7 +122,6 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         } else {
             tier.keys.remove(&header.key);
         }
-        left > 0
     }
 
     /// After a failure: a full disk would only fail again, and again.
@@ -135,9 +134,12 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         tier.failures += 1;
     }
 
-    /// Whether a file by this key is there, as far as is known.
-    fn has_file(&self, key: &Key) -> bool {
-        let files = self.tier.iter().flat_map(|tier| &tier.files);
-        files.filter_map(|&id| self.tree.get(id)?.disk.as_ref()).any(|on_disk| on_disk.header.key == *key)
+    /// Removes the file by this key if no node has it and no write is still to make it.
+    pub(super) fn remove_if_unknown(&self, key: &Key) {
+        let Some(tier) = &self.tier else { return };
+        let mut files = tier.files.iter().filter_map(|&id| self.tree.get(id)?.disk.as_ref());
+        if !tier.keys.contains_key(key) && !files.any(|on_disk| on_disk.header.key == *key) {
+            self.remove_file(*key);
+        }
     }
 }

@@ -176,6 +176,8 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
         self.in_use.remove(&write.pieces);
         self.end_write(&write.header);
         self.drop_file(id);
+        // An earlier write of the same may have ended.
+        self.remove_if_unknown(&write.header.key);
         true
     }
 }
