@@ -72,12 +72,6 @@ fn values_of_what_is_sent_may_come() {
     }
 }
 
-/// Whether a reply has a number that may be beyond a float's range: the grammar lets it through, and it is read as a text.
-fn may_be_out_of_range(reply: &str) -> bool {
-    let mut parts = reply.split(['e', 'E']).skip(1);
-    parts.any(|part| part.trim_start_matches(['+', '-']).bytes().take_while(u8::is_ascii_digit).count() > 2)
-}
-
 #[test]
 fn whatever_comes_is_of_what_is_sent() {
     for (index, Sent { name, schema, .. }) in sent().into_iter().enumerate().filter(|(_, sent)| !sent.grows) {
@@ -86,11 +80,11 @@ fn whatever_comes_is_of_what_is_sent() {
         for _ in 0..3 {
             let answer = walk.reply(tiny().schema(schema.clone()));
             let call = walk.reply(one_function::of(tiny(), &schema, true).expect("a grammar"));
-            if [&answer, &call].into_iter().any(|reply| may_be_out_of_range(reply)) {
-                continue;
-            }
-            let value: Value =
-                serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{name}: {error}: {answer}"));
+            // JSON has numbers that are beyond any float, which serde_json does not read.
+            let value = serde_json::from_str(&answer).unwrap_or_else(|error| {
+                assert!(error.to_string().starts_with("number out of range"), "{name}: {error}: {answer}");
+                read(&written(&json!({"x": answer})), &json!({"properties": {"x": schema}}))["x"].take()
+            });
             assert!(validator.is_valid(&value), "{name}: {answer:?}");
             assert!(validator.is_valid(&read(&call, &schema)), "{name}: {call:?}");
         }

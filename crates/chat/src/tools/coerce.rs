@@ -105,12 +105,15 @@ fn as_kinds(text: &str, kinds: Kinds, lenient: bool) -> Option<String> {
     if !container {
         return None;
     }
-    // JSON keeps its spelling: digits that no float has survive.
-    if serde_json::from_str::<Value>(text).is_ok() {
-        return Some(text.into());
+    match serde_json::from_str::<Value>(text) {
+        // JSON keeps its spelling: digits that no float has survive.
+        Ok(_) => Some(text.into()),
+        // Where it may be a text, only JSON is taken for more than that.
+        Err(error) if lenient || error.to_string().starts_with("number out of range") => {
+            literal::parse(text).map(|value| value.to_string())
+        }
+        Err(_) => None,
     }
-    // Where it may be a text, only JSON is taken for more than that.
-    lenient.then(|| literal::parse(text).map(|value| value.to_string()))?
 }
 
 fn integer(text: &str, lenient: bool) -> Option<String> {
@@ -130,12 +133,14 @@ fn integer(text: &str, lenient: bool) -> Option<String> {
     (value.fract() == 0.0 && value.abs() <= EXACT).then(|| (value as i64).to_string())
 }
 
+/// One beyond a float's range is the largest float of its sign: few readers take what JSON allows.
 fn number(text: &str, lenient: bool) -> Option<String> {
     if is_json_number(text) {
         return Some(text.into());
     }
-    let value: f64 = text.parse().ok().filter(|_| lenient && looks_like_a_number(text))?;
-    Number::from_f64(value).map(|number| number.to_string())
+    let read = text.parse().ok().filter(|value: &f64| lenient || value.is_infinite());
+    let value = read.filter(|_| looks_like_a_number(text))?;
+    Number::from_f64(value.clamp(f64::MIN, f64::MAX)).map(|number| number.to_string())
 }
 
 fn is_json_number(text: &str) -> bool {
@@ -193,6 +198,8 @@ mod tests {
             (kind("number"), "1.10", "1.10"),
             (kind("number"), "5.0", "5.0"),
             (kind("number"), "-.5", "-0.5"),
+            (kind("number"), "-8E31729", "-1.7976931348623157e+308"),
+            (kind("integer"), "1e999", "1.7976931348623157e+308"),
             (kind("number"), "inf", "\"inf\""),
             (kind("boolean"), "True", "true"),
             (kind("boolean"), "false", "false"),
@@ -205,6 +212,9 @@ mod tests {
             (kind("object"), "{'a': True, 'b': None}", r#"{"a":true,"b":null}"#),
             (kind("object"), "{\"a\": 1.50}", "{\"a\": 1.50}"),
             (kind("object"), r#""{\"a\": 1}""#, "{\"a\": 1}"),
+            (kind("object"), r#"{"a": [-2e511], "b": "1e999"}"#, r#"{"a":[-1.7976931348623157e+308],"b":"1e999"}"#),
+            (either(&["string", "array"]), "[1e999]", "[1.7976931348623157e+308]"),
+            (either(&["string", "number"]), "1e999", "\"1e999\""),
             (kind("object"), "{broken", "\"{broken\""),
             (either(&["string", "null"]), "null", "null"),
             (either(&["string", "null"]), "nullify", "\"nullify\""),

@@ -89,7 +89,8 @@ impl Reader<'_> {
         self.rest = rest;
         match serde_json::from_str::<Number>(text) {
             Ok(number) => Some(Value::Number(number)),
-            Err(_) => Number::from_f64(text.parse().ok()?).map(Value::Number),
+            // What is beyond a float's range is the largest float.
+            Err(_) => Number::from_f64(text.parse::<f64>().ok()?.clamp(f64::MIN, f64::MAX)).map(Value::Number),
         }
     }
 
