@@ -41,13 +41,17 @@ impl ToolSet {
     /// What a function's parameter may be; anything if nothing is said about it.
     pub(crate) fn expected(&self, function: &str, parameter: &str) -> Expected {
         let Some(root) = self.functions.get(function) else { return Expected::anything() };
-        let mut resolver = Resolver { root, fuel: 200, values: MOST_VALUES, looks: MOST_LOOKS };
+        let mut resolver = Resolver { root, fuel: MOST_SCHEMAS, values: MOST_VALUES, looks: MOST_LOOKS };
         let declared = resolver.property(root, parameter);
         let others = || follow(root, root).get("additionalProperties");
         declared.or_else(|| others().map(|schema| resolver.resolve(schema))).unwrap_or_else(Expected::anything)
     }
 }
 
+/// Schemas that are looked at for a parameter. One that leads to others counts as some, so that few are within each other.
+const MOST_SCHEMAS: usize = 1000;
+/// What such a one counts as.
+const COMPOSED: usize = 5;
 /// Values that a parameter may list, and parts of them, also where it refers to one list many times; with more it is read
 /// by its types only.
 const MOST_VALUES: usize = 5000;
@@ -198,9 +202,17 @@ struct Resolver<'s> {
 }
 
 impl<'s> Resolver<'s> {
+    /// For a look at a schema; `None`, and so for all that follow, if there is too little left.
+    fn spend(&mut self, schema: &Value) -> Option<()> {
+        let composed = ["$ref", "allOf", "anyOf", "oneOf"].iter().any(|name| schema.get(name).is_some());
+        let left = self.fuel.checked_sub(if composed { COMPOSED } else { 1 });
+        self.fuel = left.unwrap_or(0);
+        left.map(|_| ())
+    }
+
     /// What a property may be, as far as an object's schema, and those that it is composed of, declare it.
     fn property(&mut self, schema: &'s Value, name: &str) -> Option<Expected> {
-        self.fuel = self.fuel.checked_sub(1)?;
+        self.spend(schema)?;
         let object = follow(self.root, schema);
         let own = object.get("properties").and_then(|properties| properties.get(name));
         let mut declared = own.map(|schema| self.resolve(schema));
@@ -220,10 +232,9 @@ impl<'s> Resolver<'s> {
 
     /// What a schema, and those that it refers to, allow.
     fn resolve(&mut self, schema: &'s Value) -> Expected {
-        if self.fuel == 0 {
+        if self.spend(schema).is_none() {
             return Expected::anything();
         }
-        self.fuel -= 1;
         let target = follow(self.root, schema);
         let mut expected = self.own(target);
         for name in ["anyOf", "oneOf"] {
@@ -342,6 +353,10 @@ mod tests {
             (json!({"$ref": "#/$defs/Text", "nullable": true}), text_or_null),
             (json!({"enum": ["a", 1]}), Kinds::STRING.with(Kinds::INTEGER)),
             (json!({"const": true}), Kinds::BOOLEAN),
+            (
+                json!({"anyOf": (0..256).map(|value| json!({"const": value.to_string()})).collect::<Vec<_>>()}),
+                Kinds::STRING,
+            ),
             (json!({"items": {}}), Kinds::ARRAY),
             (json!({"properties": {}}), Kinds::OBJECT),
             (json!({"description": "x"}), Kinds::ANY),
