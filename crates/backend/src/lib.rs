@@ -220,6 +220,12 @@ pub trait Backend: Send + 'static {
         Ok(Some(read.clone()))
     }
 
+    /// Whether dropping a snapshot gives back some of what a call has found exhausted ([`BackendError::Full`]): not if others share all
+    /// of that.
+    fn gives_room(&self, _snapshot: &Self::Snapshot) -> bool {
+        true
+    }
+
     /// Which of these snapshots, by index and the first ones if there is a choice, have to be dropped so that [`adopt`](Self::adopt)
     /// finds room for what it did not; `None` if all of them would not do. One that somebody else has too frees nothing, nor what it
     /// shares with a sequence.

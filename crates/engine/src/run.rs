@@ -265,8 +265,10 @@ pub(crate) fn with_room<B: Backend, T>(
 ) -> Result<T, BackendError> {
     loop {
         let result = guarded(|| call(backend));
-        let full = matches!(result, Err(BackendError::Full(_)));
-        if !full || !cache.as_mut().is_some_and(|cache| cache.let_one_go() || cache.send_one_off(backend)) {
+        let Some(cache) = cache.as_mut().filter(|_| matches!(result, Err(BackendError::Full(_)))) else {
+            return result;
+        };
+        if !cache.let_one_go(|snapshot| backend.gives_room(snapshot)) && !cache.send_one_off(backend) {
             return result;
         }
     }

@@ -389,6 +389,10 @@ impl<D: Device> Backend for GpuBackend<D> {
         adopted
     }
 
+    fn gives_room(&self, snapshot: &Snapshot) -> bool {
+        snapshot.holds_a_page_alone()
+    }
+
     fn evictions_for(&self, read: &Snapshot, snapshots: &[&Snapshot]) -> Option<Vec<usize>> {
         self.states.evictions_for(read, snapshots)
     }

@@ -27,6 +27,12 @@ impl Snapshot {
             Held::Host(copied) => copied.length,
         }
     }
+
+    /// Whether it has a page that no sequence and no other snapshot has.
+    pub(crate) fn holds_a_page_alone(&self) -> bool {
+        let Held::Device(frozen) = &self.0 else { return false };
+        Arc::strong_count(frozen) == 1 && frozen.pages.iter().rev().any(|page| Arc::strong_count(page) == 1)
+    }
 }
 
 pub(crate) struct Frozen {

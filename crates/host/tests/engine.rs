@@ -16,13 +16,18 @@ const VOCABULARY: usize = 6113;
 
 /// An engine whose cache is kept in a directory.
 fn engine(directory: &Path) -> Engine {
+    let disk = DiskOptions { spacing: 16, ..DiskOptions::new(directory.to_owned(), 1 << 30, b"embedded".to_vec()) };
+    engine_of(2, 32, Some(disk))
+}
+
+/// Of so many sequences, and pages beyond theirs.
+fn engine_of(sequences: usize, spare_pages: usize, disk: Option<DiskOptions>) -> Engine {
     let device = HostDevice::new(lily_host::Options { late: true, ..lily_host::Options::new(1) });
     let checkpoint = Checkpoint::embedded().expect("the embedded checkpoint is whole");
-    let own = lily_gpu::Options { prefill_rows: 128, spare_pages: 32, ..lily_gpu::Options::new(256, 2) };
+    let own = lily_gpu::Options { prefill_rows: 128, spare_pages, ..lily_gpu::Options::new(256, sequences) };
     let backend = GpuBackend::new(device, &checkpoint, own).expect("a backend");
-    let disk = DiskOptions { spacing: 16, ..DiskOptions::new(directory.to_owned(), 1 << 30, b"embedded".to_vec()) };
-    let cache = CacheOptions { interval: 64, spacing: 16, disk: Some(disk), ..CacheOptions::new(256 << 20) };
-    Engine::start(backend, Options { parallel: 2, cache, ..Options::new(VOCABULARY) })
+    let cache = CacheOptions { interval: 64, spacing: 16, disk, ..CacheOptions::new(256 << 20) };
+    Engine::start(backend, Options { parallel: sequences, cache, ..Options::new(VOCABULARY) })
 }
 
 /// Ends it, with all written.
@@ -82,4 +87,20 @@ fn a_next_turn_reads_nothing_again() {
     assert_eq!(complete(begin(&second, &neighbour, 8)).0, beside);
     let stats = end(second).cache;
     assert!(stats.disk_reads > 0 && stats.disk_errors == 0, "{stats:?}");
+}
+
+/// Where pages run out, a conversation loses its end, as much as is needed: what comes before has no page by itself, and letting it go
+/// would give none back.
+#[test]
+fn pages_are_taken_from_the_end_of_a_conversation() {
+    let engine = engine_of(1, 4, None);
+    // Of eight pages it has four: snapshots of 64, 128 and 192 tokens, and of its end.
+    let long = text(0, 193);
+    complete(begin(&engine, &long, 2));
+    complete(begin(&engine, &text(300, 250), 2));
+    // Two more.
+    complete(begin(&engine, &text(600, 70), 2));
+    let (_, usage) = complete(begin(&engine, &long, 2));
+    assert_eq!(usage.cached_tokens, 128);
+    end(engine);
 }

@@ -31,8 +31,8 @@
 //! for example; what a waiting request would go on from goes only when there is nothing else. What the disk has under way
 //! would free nothing and stays, but is never so much that a promise could not be kept: a write or a read that would be too much
 //! is not begun, but a shorter one that the conversation builds on, if there is one. A backend that shares a pool between sequences
-//! and snapshots may find it full for a step: then snapshots go too, one by one, and what waits for its way to the disk is sent
-//! off, until the step goes through. It may be full for a snapshot that was read from disk: then as many go as that one needs, none
+//! and snapshots may find it full for a step: then snapshots go too, one by one, first those that give it some, and what waits for its way
+//! to the disk is sent off, until the step goes through. It may be full for a snapshot that was read from disk: then as many go as that one needs, none
 //! that a waiting request would go on from, and none if it were in vain.
 //!
 //! Copies on their way to the disk and from it, of a backend that has its snapshots elsewhere than in the machine's memory, count
@@ -307,23 +307,23 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             return;
         }
         let needed = self.needed();
-        while !self.is_free(bytes) && self.let_go_beside(&needed) {}
+        while !self.is_free(bytes) && self.let_go_beside(&needed, |_| true) {}
     }
 
     /// Lets the least recently used snapshot go: none that the disk has under way, which would free nothing, and one that a waiting
-    /// request would go on from only if there is no other. False if there is none.
-    pub(crate) fn let_one_go(&mut self) -> bool {
-        self.let_go_beside(&self.needed())
+    /// request would go on from only if there is no other. One that `gives_room` goes before others that do not by themselves: of a
+    /// conversation the longest, whose pages the others have too. False if there is none.
+    pub(crate) fn let_one_go(&mut self, gives_room: impl Fn(&S) -> bool) -> bool {
+        self.let_go_beside(&self.needed(), gives_room)
     }
 
     /// The same, where `needed` are those that waiting requests would go on from.
-    fn let_go_beside(&mut self, needed: &HashSet<Id>) -> bool {
-        let held = |id: Id| self.tree.get(id).and_then(|entry| entry.memory.as_ref());
-        let frees = |id: Id| held(id).is_some_and(|held| !self.in_use.has(&held.pieces));
-        let loose = || self.order.iter().filter(|&(_, &id)| frees(id));
-        let Some((&used, _)) = loose().find(|(_, id)| !needed.contains(id)).or_else(|| loose().next()) else {
-            return false;
-        };
+    fn let_go_beside(&mut self, needed: &HashSet<Id>, gives_room: impl Fn(&S) -> bool) -> bool {
+        let held = |(&used, id): (&u64, &Id)| Some((used, *id, self.tree.get(*id)?.memory.as_ref()?));
+        let loose = || self.order.iter().filter_map(held).filter(|(.., held)| !self.in_use.has(&held.pieces));
+        let others = || loose().filter(|(_, id, _)| !needed.contains(id));
+        let first = others().find(|(.., held)| gives_room(&held.snapshot));
+        let Some((used, ..)) = first.or_else(|| others().next()).or_else(|| loose().next()) else { return false };
         self.evict(used);
         true
     }

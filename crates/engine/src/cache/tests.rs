@@ -297,7 +297,7 @@ proptest! {
                         prop_assert!(way.steps <= steps + 1, "more than a part at once");
                     }
                     Act::Stop(stopped) => gate.stop(stopped),
-                    Act::LetGo => drop(cache.let_one_go()),
+                    Act::LetGo => drop(cache.let_one_go(|_| true)),
                     Act::Settle => {
                         gate.stop(false);
                         settle(&mut cache, far);
@@ -310,7 +310,7 @@ proptest! {
             gate.stop(false);
             settle(&mut cache, far);
             prop_assert!(cache.bytes() <= cap);
-            while cache.let_one_go() {}
+            while cache.let_one_go(|_| true) {}
             let left = (cache.ledger.bytes(), cache.in_use.bytes(), cache.arriving, cache.transit);
             prop_assert_eq!(left, (0, 0, 0, 0));
             prop_assert_eq!(cache.stats().disk_errors, 0);
@@ -388,7 +388,7 @@ fn a_file_that_is_written_twice_stays() {
     settle(&mut cache, Far(false));
     let stats = cache.stats();
     assert_eq!((stats.disk_writes, stats.disk_snapshots, stats.disk_errors), (2, 1, 0));
-    while cache.let_one_go() {}
+    while cache.let_one_go(|_| true) {}
     let Found::Disk(100, id) = cache.find(&text(0, 101), true) else { panic!("it is gone") };
     assert_eq!(cache.read(id), Reading::UnderWay);
     settle(&mut cache, Far(false));

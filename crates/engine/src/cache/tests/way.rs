@@ -16,7 +16,7 @@ fn written_and_gone() -> (tempfile::TempDir, Gate, Cache<Snapshot>, Id) {
     let (directory, gate, mut cache) = far_away();
     keep(&mut cache, &text(0, 100), Lasts::OnDisk);
     settle(&mut cache, Far(true));
-    assert!(cache.let_one_go());
+    assert!(cache.let_one_go(|_| true));
     let id = cache.tree.find(&text(0, 100)).expect("it is on disk");
     (directory, gate, cache, id)
 }
@@ -33,9 +33,9 @@ fn a_copy_for_the_disk_counts_and_frees_its_original() {
     assert_eq!(cache.bytes() - cache.tree.bytes(), own + copy);
     let mut way = Way { far: Far(true), ..Way::default() };
     assert!(cache.carry(&mut way), "the first of two steps");
-    assert!(!cache.let_one_go(), "it is still being copied: that would free nothing");
+    assert!(!cache.let_one_go(|_| true), "it is still being copied: that would free nothing");
     assert!(!cache.carry(&mut way));
-    assert!(cache.let_one_go());
+    assert!(cache.let_one_go(|_| true));
     assert_eq!(cache.bytes() - cache.tree.bytes(), copy, "the disk has what it needs");
     gate.stop(false);
     settle(&mut cache, Far(true));
@@ -56,7 +56,7 @@ fn what_comes_in_makes_no_more_room_than_it_needs() {
     let mut cache = cache(directory.path(), &gate, 1 << 20, 1 << 20);
     keep(&mut cache, &text(9, 100), Lasts::OnDisk);
     settle(&mut cache, Far(false));
-    assert!(cache.let_one_go());
+    assert!(cache.let_one_go(|_| true));
     for name in 0..5 {
         keep(&mut cache, &text(name, 100), Lasts::InMemory);
     }
@@ -83,7 +83,7 @@ fn what_comes_in_goes_first() {
     let (_directory, _gate, mut cache) = far_away();
     keep(&mut cache, &text(0, 100), Lasts::OnDisk);
     settle(&mut cache, Far(true));
-    assert!(cache.let_one_go());
+    assert!(cache.let_one_go(|_| true));
     keep(&mut cache, &text(1, 100), Lasts::OnDisk);
     let Found::Disk(100, id) = cache.find(&text(0, 101), true) else { panic!("it is gone") };
     assert_eq!(cache.read(id), Reading::UnderWay);
@@ -109,7 +109,7 @@ fn what_is_lost_on_the_backend_is_not_written() {
         let stats = cache.stats();
         assert_eq!((stats.disk_waiting, stats.disk_snapshots, stats.disk_writes, stats.disk_errors), (0, 0, 0, 1));
         assert_eq!((cache.transit, cache.in_use.bytes()), (0, 0));
-        assert!(cache.let_one_go());
+        assert!(cache.let_one_go(|_| true));
         assert_eq!(cache.bytes(), 0);
     }
 }
@@ -132,7 +132,7 @@ fn what_is_on_its_way_is_bounded() {
     gate.stop(false);
     settle(&mut cache, Far(true));
     assert_eq!((cache.transit, cache.stats().disk_writes), (0, 2), "the other one's turn has come");
-    while cache.let_one_go() {}
+    while cache.let_one_go(|_| true) {}
     gate.stop(true);
     let ids = [0, 1].map(|name| cache.tree.find(&text(name, 100)).expect("it is on disk"));
     assert_eq!(ids.map(|id| cache.read(id)), [Reading::UnderWay, Reading::NoRoomNow]);
@@ -153,7 +153,7 @@ fn what_is_read_onto_another_takes_what_is_new() {
         keep(&mut cache, &text(0, length), Lasts::OnDisk);
         settle(&mut cache, Far(true));
     }
-    while cache.let_one_go() {}
+    while cache.let_one_go(|_| true) {}
     keep(&mut cache, &text(0, 60), Lasts::InMemory);
     let (before, base, new) = (cache.bytes(), STATE + 3 * PAGE_BYTES, STATE + 4 * PAGE_BYTES);
     gate.stop(true);
@@ -196,7 +196,7 @@ fn what_is_too_long_to_be_read_at_once_is_read_in_parts() {
         keep(&mut cache, &text(0, length), Lasts::OnDisk);
         settle(&mut cache, Far(true));
     }
-    while cache.let_one_go() {}
+    while cache.let_one_go(|_| true) {}
     let long = cache.tree.find(&text(0, 200)).expect("it is on disk");
     let find = |cache: &mut Cache<Snapshot>| match cache.find(&text(0, 201), true) {
         Found::Disk(length, id) => (length, id),
@@ -218,7 +218,7 @@ fn what_is_too_long_to_be_read_at_once_is_read_in_parts() {
     settle(&mut cache, Far(true));
     assert!(matches!(cache.find(&text(0, 201), true), Found::Memory(200, _)));
     // Its own memory is a limit too.
-    while cache.let_one_go() {}
+    while cache.let_one_go(|_| true) {}
     cache.options.transit = 1 << 20;
     cache.options.bytes = STATE + 12 * PAGE_BYTES + transit(0, 200) + cache.tree.bytes() - 1;
     assert_eq!(find(&mut cache).0, 60);
@@ -272,7 +272,7 @@ fn the_longest_of_a_prompt_is_written() {
         let writes = written.len();
         assert_eq!((stats.disk_writes, stats.disk_snapshots, stats.disk_errors), (writes as u64, writes, 0));
         assert_eq!((cache.transit, cache.in_use.bytes()), (0, 0));
-        while cache.let_one_go() {}
+        while cache.let_one_go(|_| true) {}
         let Found::Disk(160, id) = cache.find(&text(0, 161), true) else { panic!("it is gone") };
         assert_eq!(cache.read(id), Reading::UnderWay);
         settle(&mut cache, far);
@@ -383,7 +383,7 @@ fn what_a_waiting_request_goes_on_from_is_spared() {
     keep(&mut cache, &text(3, 100), Lasts::OnDisk);
     assert_eq!((held(&cache), cache.stats().disk_waiting), ([true, true, false, true], 1));
     settle(&mut cache, Far(true));
-    assert!(cache.let_one_go() && cache.let_one_go(), "there is no other");
+    assert!(cache.let_one_go(|_| true) && cache.let_one_go(|_| true), "there is no other");
     assert_eq!(held(&cache), [false, true, false, false]);
 }
 
@@ -398,7 +398,7 @@ fn what_waits_is_sent_off_where_its_room_is_needed() {
     }
     let mut way = Way { far: Far(true), ..Way::default() };
     for left in [1, 0] {
-        assert!(!cache.let_one_go() && cache.send_one_off(&mut way) && cache.let_one_go());
+        assert!(!cache.let_one_go(|_| true) && cache.send_one_off(&mut way) && cache.let_one_go(|_| true));
         assert_eq!(cache.stats().snapshots, left);
     }
     assert!(!cache.send_one_off(&mut way), "there is no other");
@@ -433,7 +433,7 @@ fn who_waits_for_room_to_read_gets_it() {
     let _opens = Opens(gate.clone());
     keep(&mut cache, &text(0, 150), Lasts::OnDisk);
     settle(&mut cache, Far(false));
-    while cache.let_one_go() {}
+    while cache.let_one_go(|_| true) {}
     let id = cache.tree.find(&text(0, 150)).expect("it is on disk");
     cache.options.bytes = 2 * (STATE + 9 * PAGE_BYTES) + cache.tree.bytes();
     let began = Instant::now();
