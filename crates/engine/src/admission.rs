@@ -82,9 +82,12 @@ impl<B: Backend> Runner<B> {
             }
         }
         jobs.into_iter().for_each(|job| self.place(Parked::new(job)));
+        // Not for one that waits for a place.
+        let for_room = |parked: &Parked| matches!(parked.wait, Wait::DiskRoom(_)) && self.still(parked);
+        let hold = self.parked.iter().any(for_room);
         if let Some(cache) = &mut self.cache {
             cache.spare(self.parked.iter().map(|parked| Arc::clone(&parked.job.prompt)).collect());
-            cache.hold_writes(self.parked.iter().any(|parked| matches!(parked.wait, Wait::DiskRoom(_))));
+            cache.hold_writes(hold);
         }
     }
 
