@@ -70,7 +70,7 @@ fn no_reply_dies_midway() {
             json!({"anyOf": [{"type": "string", "maxLength": 100}, {"type": "null"}]}),
             vec!["null".to_owned(), "null pointer".into(), cut(100)],
         ),
-        (json!({"anyOf": [{"type": "string", "maxLength": 900}, {"type": "null"}]}), vec!["null".into(), cut(900)]),
+        (json!({"anyOf": [{"type": "string", "maxLength": 3000}, {"type": "null"}]}), vec!["null".into(), cut(3000)]),
         (json!({"type": ["string", "boolean"], "maxLength": 50}), vec!["true".into(), "truer".into(), cut(50)]),
         (json!({"type": ["string", "integer"], "maxLength": 30}), vec!["5".into(), "5 apples".into(), cut(30)]),
         (json!({"type": ["string", "integer"], "minLength": 50}), vec!["5".into(), cut(80)]),
@@ -87,17 +87,32 @@ fn no_reply_dies_midway() {
             takes(vocabulary, &grammar, &texts, &[], &schema);
         }
     }
+    // Alternatives of one text, each of which fits.
+    let ways = [
+        json!({"maxLength": 400}),
+        json!({"pattern": "^([a-z]{1,40}-)*[0-9]{3,60}$"}),
+        json!({"pattern": "e[a-z ]{9}$"}),
+    ];
+    for way in &ways {
+        of(tiny(), &json!({"properties": {"x": {"type": "string", "allOf": [way]}}}), true).expect("it fits");
+    }
+    let (path, reason) = refusal(&json!({"properties": {"x": {"type": "string", "anyOf": ways}}}), true);
+    assert!(path == "properties.x" && reason.contains("alternatives come to together"), "{path}: {reason}");
     // Within JSON as well.
     let schema = json!({"type": "array", "items": {"type": "string", "maxLength": 2000}});
     let grammar = of(real(), &json!({"properties": {"x": schema}}), true).expect("it fits");
     let texts = [2000, 2001].map(|count| json!([cut(count)]).to_string());
     takes(real(), &grammar, &[&texts[0]], &[&texts[1]], &schema);
+    let html = html.repeat(4);
+    let text = Value::from(html.chars().take(10_000).collect::<String>()).to_string();
+    let mut grammar = real().schema(json!({"type": "string", "maxLength": 10_000}));
+    assert_eq!(real().follow(&mut grammar, &text).map(|ends| ends.last().copied()), Ok(Some(text.len())));
     let text = |length: usize| json!({"type": "string", "maxLength": length});
-    let two = json!({"properties": {"a": text(600), "b": text(599), "c": {"type": "array", "items": text(598)}}, "required": ["a", "b"]});
+    let two = json!({"properties": {"a": text(3000), "b": text(2999), "c": {"type": "array", "items": text(2998)}}, "required": ["a", "b"]});
     let (path, reason) = refusal(&two, true);
-    assert!(path == "properties.b" && reason.contains("a length of 599"), "{path}: {reason}");
+    assert!(path == "properties.b" && reason.contains("a length of 2999"), "{path}: {reason}");
     let grammar = of(real(), &two, false).expect("looser");
-    let [a, b] = [cut(600), cut(1200)];
+    let [a, b] = [cut(3000), cut(3200)];
     let whole =
         format!("<parameter=a>\n{a}\n</parameter>\n<parameter=b>\n{b}\n</parameter>\n</function>\n</tool_call>");
     assert_eq!(real().follow(&mut grammar.clone(), &whole), Ok(vec![whole.len()]));

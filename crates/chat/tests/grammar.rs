@@ -114,6 +114,14 @@ fn what_cannot_be_is_refused_with_a_reason() {
         (schema(json!({"properties": {"a": {}}, "required": ["a", "a"], "minProperties": 3})), "minProperties of 3"),
         (schema(json!({"type": "string", "pattern": "(?=a)b"})), "is not supported (character 1)"),
         (schema(json!({"$ref": "https://a.example/b"})), "only references within the schema"),
+        // As many states as no reply may come to.
+        (schema(json!({"maxLength": 20_000})), "a length of 20000 takes more than one reply may"),
+        (schema(json!({"maxLength": 1000, "pattern": "(e[a-z ]{6}|a[^x]{3,9}y)"})), "a length of 1000 takes"),
+        (schema(json!({"items": {"pattern": "e[a-z ]{40}"}})), "the pattern takes"),
+        (schema(json!({"enum": ["word ".repeat(50_000)]})), "a list of values takes"),
+        (schema(json!({"pattern": r"\pL".repeat(2000)})), "at most 65536 are taken"),
+        (Format::Regex(r"\pL".repeat(2000)), "at most 65536 are taken"),
+        (Format::Regex("ab".repeat(5000)), "at most 8192 are taken"),
         (Format::Regex("ab(".into()), "invalid regular expression: unclosed group (character 3)"),
         (Format::Regex("a(?!b)".into()), "is not supported (character 2)"),
         (Format::Regex("\\bword".into()), "look-around"),
@@ -165,7 +173,7 @@ fn what_is_nested_deep_is_compiled_or_refused_and_nothing_breaks() {
     }
     compile(Format::Lark(format!("start: {}\"a\"{}", "(".repeat(50_000), ")".repeat(50_000)))).expect_err("too deep");
     compile(Format::Regex("(".repeat(5000) + &")".repeat(5000))).expect_err("too deep");
-    compile(Format::Regex("a?".repeat(5000))).map_or_else(drop, drop);
+    compile(Format::Regex("a?".repeat(4000))).map_or_else(drop, drop);
 }
 
 #[test]
@@ -252,7 +260,7 @@ fn how_long_masks_take() {
     };
     let force = || vocabulary.grammars.calls(&forced, "<tool_call>\n<function").expect("a grammar");
     let note =
-        json!({"type": "object", "required": ["note"], "properties": {"note": {"type": "string", "maxLength": 900}}});
+        json!({"type": "object", "required": ["note"], "properties": {"note": {"type": "string", "maxLength": 2000}}});
     let notes = [json!({"type": "function", "function": {"name": "note", "parameters": note}})];
     let noted = ForcedCalls { definitions: &notes, function: None, parallel: true };
     let held = || vocabulary.grammars.calls(&noted, "<tool_call>\n<function=note>\n").expect("a grammar");
@@ -273,7 +281,7 @@ fn how_long_masks_take() {
         ("forced call", Box::new(force), call(&text)),
         ("forced call with HTML", Box::new(force), call(&html)),
         (
-            "forced call, at most 900 characters",
+            "forced call, at most 2,000 characters",
             Box::new(held),
             format!("<parameter=note>\n{text}\n</parameter>\n</function>\n</tool_call>"),
         ),

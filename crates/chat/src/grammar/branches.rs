@@ -21,6 +21,13 @@ pub(super) fn branches<'s>(schema: &'s Value, document: &Document<'s>) -> Result
     Expansion(document).of(schema, 0)
 }
 
+/// The alternatives of what is of all of these schemas.
+pub(super) fn all_of<'s>(schemas: &[&'s Value], document: &Document<'s>) -> Result<Vec<Branch<'s>>, GrammarError> {
+    let expansion = Expansion(document);
+    let whole = vec![Branch::default()];
+    schemas.iter().try_fold(whole, |all, schema| expansion.both(&all, &expansion.of(schema, 0)?))
+}
+
 struct Expansion<'d, 's>(&'d Document<'s>);
 
 impl<'s> Expansion<'_, 's> {

@@ -34,9 +34,7 @@ impl Budget {
         let left = self.0.get().checked_sub(steps);
         self.0.set(left.unwrap_or(0));
         left.map(|_| ()).ok_or_else(|| {
-            refused(
-                "the tools' schemas take too many steps to put together; refer and compose less, or list less values",
-            )
+            refused("the schemas take too many steps to put together; refer and compose less, or list less values")
         })
     }
 

@@ -2,22 +2,23 @@
 //! place, else the grammar goes without it, as a call that may be looser than its schema is worth more than none.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use llguidance::derivre::RegexAst;
 
-use super::states::{Counter, Measure};
+use super::pattern::Whole;
+use super::states::{Counter, DEAREST, Measure, SAMPLE};
+use super::text::Text;
 use super::{GrammarError, MOST_LEXER_STATES};
 
 /// States that are left to what no length or pattern is of: free texts, JSON, the tags.
 const OTHERS: usize = 5000;
+/// What is said of what does not fit.
+const TOO_MUCH: &str = "takes more than one reply may, with the other lengths, patterns and lists of values";
 
-/// Bytes of listed values that count as others.
-const FEW_LISTED: usize = 1000;
-/// Why values that are listed are left out.
-pub(super) const MOST_LISTED: &str =
-    "the values that are listed take more than one reply may, with the lengths and patterns of the tools";
+/// What something takes of the lexer's states: each kind of text once, with how many, and what to call it.
+pub(super) type Need = HashMap<String, (usize, String)>;
 
 /// The states that the lexer of a reply may make, of which no more are given away than there are: a reply that could come to
 /// more would die midway.
@@ -32,42 +33,63 @@ impl<'c> States<'c> {
         Self { left: Cell::new(MOST_LEXER_STATES - OTHERS), known: RefCell::default(), counter }
     }
 
-    /// Whether there are so many left. What has the same key has the same states.
-    pub(super) fn take(&self, key: &str, count: usize) -> bool {
-        if self.known.borrow().contains(key) {
-            return true;
+    /// Takes all of them, or none if there are not so many left. What has a key that was taken before has the same states.
+    ///
+    /// # Errors
+    /// What takes the most.
+    pub(super) fn take(&self, need: Need) -> Result<(), String> {
+        let mut known = self.known.borrow_mut();
+        let new: Need = need.into_iter().filter(|(key, _)| !known.contains(key)).collect();
+        let all = new.values().fold(0usize, |all, (count, _)| all.saturating_add(*count));
+        if let Some(left) = self.left.get().checked_sub(all) {
+            self.left.set(left);
+            known.extend(new.into_keys());
+            return Ok(());
         }
-        let Some(left) = self.left.get().checked_sub(count) else { return false };
-        self.left.set(left);
-        self.known.borrow_mut().insert(key.to_owned());
-        true
+        let most = new.into_values().max().map(|(_, what)| what).unwrap_or_default();
+        Err(format!("{most} {TOO_MUCH}"))
     }
 
-    /// As [`take`](Self::take), for values that are listed, with so many bytes: a lexer has a state for each.
-    pub(super) fn take_listed(&self, key: &str, bytes: usize) -> bool {
-        bytes <= FEW_LISTED || self.take(key, bytes)
-    }
-
-    /// As [`take`](Self::take), by counting. `None` if no text is of the expression.
-    pub(super) fn take_counted(&self, key: &str, expression: &RegexAst) -> Option<bool> {
-        if self.known.borrow().contains(key) {
-            return Some(true);
+    /// How many states there are to texts, of which the lexer may have each at the same time, as `expression` puts them; `None`
+    /// if there is no such text. `beside` is what it puts beside them.
+    ///
+    /// # Errors
+    /// What is said of texts that have too many, or such as take too long to make.
+    pub(super) fn count(
+        &self,
+        beside: &[&str],
+        texts: &[Text],
+        expression: &impl Fn(&[Text]) -> RegexAst,
+    ) -> Result<Option<usize>, &'static str> {
+        let most = self.left.get();
+        let measure = |texts: &[Text], dearest| {
+            let key = format!("{dearest} {beside:?} {texts:?}");
+            self.counter.measure(&key, &expression(texts), most, dearest)
+        };
+        let length = texts.iter().map(Text::length).max().unwrap_or(0);
+        let alone: Vec<Text> = texts.iter().map(Text::of_any_length).collect();
+        let mut measured = measure(&alone, DEAREST);
+        if let (Measure::States(each), true) = (measured, length > 0) {
+            // At each character the lexer may be wherever it may be without the length. There may be far less, each far dearer.
+            let bound = usize::try_from(length).unwrap_or(usize::MAX).saturating_add(1).saturating_mul(each);
+            let is_plain = beside.len() < 2 && !texts.iter().any(Text::has_expressions);
+            measured = if is_plain { Measure::TooMany } else { measure(texts, SAMPLE) };
+            if measured == Measure::TooMany && bound <= most {
+                measured = Measure::States(bound);
+            } else if measured == Measure::TooMany && !is_plain {
+                measured = measure(texts, DEAREST);
+            }
         }
-        match self.counter.measure(key, expression, self.left.get()) {
-            Measure::Nothing => None,
-            Measure::States(count) => Some(self.take(key, count)),
-            Measure::TooMany => Some(false),
+        match measured {
+            Measure::Nothing => Ok(None),
+            Measure::States(count) => Ok(Some(count)),
+            Measure::TooMany | Measure::TooDear => Err(TOO_MUCH),
         }
     }
 
     /// See [`Counter::expression`].
-    pub(super) fn expression(&self, pattern: &str) -> Result<String, GrammarError> {
+    pub(super) fn expression(&self, pattern: &str) -> Result<Whole, GrammarError> {
         self.counter.expression(pattern)
-    }
-
-    /// Whether no text is of the expression.
-    pub(super) fn is_nothing(&self, key: &str, expression: &RegexAst) -> bool {
-        self.counter.measure(key, expression, self.left.get()) == Measure::Nothing
     }
 }
 
@@ -108,17 +130,28 @@ pub(super) fn leave_out(function: &str, strict: bool, path: &str, reason: impl D
 mod tests {
     use llguidance::derivre::RegexAst;
 
-    use super::{Counter, MOST_LEXER_STATES, States};
+    use super::{Counter, MOST_LEXER_STATES, Need, States};
+
+    fn need(key: &str, count: usize) -> Need {
+        Need::from([(key.to_owned(), (count, format!("the text {key}")))])
+    }
+
+    fn count(states: &States<'_>, pattern: &str) -> Result<Option<usize>, &'static str> {
+        states.count(&[pattern], &[], &|_| RegexAst::Regex(pattern.to_owned()))
+    }
 
     #[test]
     fn no_more_states_are_given_away_than_there_are() {
         let counter = Counter::default();
         let states = States::new(&counter);
-        assert!(states.take("a", MOST_LEXER_STATES / 2));
-        assert!(states.take("a", MOST_LEXER_STATES / 2), "it has them already");
-        assert!(!states.take("b", MOST_LEXER_STATES / 2));
-        assert_eq!(states.take_counted("c", &RegexAst::Regex("[a-z]{100}".into())), Some(true));
-        assert_eq!(states.take_counted("d", &RegexAst::NoMatch), None);
+        let half = MOST_LEXER_STATES / 2;
+        assert_eq!(states.take(need("a", half)), Ok(()));
+        assert_eq!(states.take(need("a", half)), Ok(()), "it has them already");
+        let both = need("b", half).into_iter().chain(need("c", 7)).collect();
+        assert!(states.take(both).is_err_and(|error| error.contains("the text b takes")));
+        let left = MOST_LEXER_STATES - super::OTHERS - half;
+        assert_eq!(states.take(need("c", left)), Ok(()), "all were taken or none");
+        assert!(count(&states, "[a-z]{100}").is_err(), "none are left");
     }
 
     /// A request of nothing but such expressions takes no longer than a few of them.
@@ -126,12 +159,9 @@ mod tests {
     fn counting_comes_to_an_end() {
         let counter = Counter::default();
         let states = States::new(&counter);
-        let hostile = |count: usize| RegexAst::Regex(format!("(?s:.*)e[a-z ]{{{}}}", 40 + count));
-        for count in 0..10 {
-            assert_eq!(states.take_counted(&count.to_string(), &hostile(count)), Some(false));
-        }
+        assert!((0..10).all(|more| count(&states, &format!("(?s:.*)e[a-z ]{{{}}}", 40 + more)).is_err()));
         assert!(counter.is_spent());
-        assert_eq!(states.take_counted("a", &RegexAst::Regex("a".into())), Some(false));
+        assert!(count(&states, "a").is_err());
     }
 
     /// However few states are left, so that no count makes more than a few, each of which is dear.
@@ -139,23 +169,21 @@ mod tests {
     fn counting_comes_to_an_end_where_few_states_are_left() {
         let counter = Counter::default();
         let states = States::new(&counter);
-        let left = states.left.get();
-        assert!(states.take("a", left - 20));
+        assert_eq!(states.take(need("a", states.left.get() - 20)), Ok(()));
         let dear = |from: usize| {
             let ways: Vec<String> = (from..from + 500).map(|way| format!("[a-z]{{0,{}}}x{way}", 50 + way)).collect();
-            RegexAst::Regex(format!("(?s:.*)({})(?s:.*)", ways.join("|")))
+            format!("(?s:.*)({})(?s:.*)", ways.join("|"))
         };
-        assert!((0..8).all(|count| states.take_counted(&count.to_string(), &dear(count)) == Some(false)));
+        assert!((0..8).all(|more| count(&states, &dear(more)).is_err()));
         assert!(counter.is_spent());
-        assert_eq!(states.take_counted("b", &RegexAst::Regex("b".into())), Some(false));
+        assert!(count(&states, "b").is_err());
     }
 
     #[test]
     fn what_has_been_counted_is_not_again() {
         let counter = Counter::default();
-        let hostile = RegexAst::Regex("(?s:.*)e[a-z ]{40}".into());
         for _ in 0..100 {
-            assert_eq!(States::new(&counter).take_counted("a", &hostile), Some(false));
+            assert!(count(&States::new(&counter), "(?s:.*)e[a-z ]{40}").is_err());
         }
         assert!(!counter.is_spent());
     }

@@ -42,6 +42,8 @@ pub use reply::ReplyGrammar;
 
 use crate::Tokenizer;
 use calls::{Calls, Looser, Part};
+use document::Budget;
+use latitude::States;
 use masks::Masks;
 use reason::refused;
 use slices::Slices;
@@ -51,7 +53,7 @@ use vocabulary::Vocabulary;
 
 /// Lexer states that one grammar may make, each of one or two kilobytes: up to 100 MB of memory that no plan holds, mostly
 /// some hundreds of kilobytes.
-const MOST_LEXER_STATES: usize = 50_000;
+const MOST_LEXER_STATES: usize = 250_000;
 /// What one step of a lexer may cost, in units of some 100 ns.
 const STEP_FUEL: u64 = 1_000_000;
 /// Items of a parser where it is, and those that it may look at in a step: of the properties of an object up to four each.
@@ -156,17 +158,21 @@ impl Grammars {
     ) -> Result<ReplyGrammar, GrammarError> {
         // Of a Lark grammar the client can be told a place; of the others it has not seen the grammar.
         let ours = !matches!(format, Format::Lark(_));
-        let compiled = |format: &Format| self.masks(grammar_of(format)?, ours);
-        let masks = on_deep_stack(|| match (compiled(format), format) {
-            (Err(GrammarError::Refused(reason)), Format::JsonSchema(schema)) => {
-                let why = |part: &Value| match compiled(&Format::JsonSchema(part.clone())) {
-                    Err(GrammarError::Refused(reason)) => Some(reason),
-                    _ => None,
-                };
-                let (path, reason) = place::of_fault(schema, reason, why);
-                Err(if path.is_empty() { GrammarError::Refused(reason) } else { GrammarError::Schema { path, reason } })
+        let masks = on_deep_stack(|| {
+            let bounds = (Counter::default(), Budget::default());
+            let compiled = |format: &Format| self.masks(grammar_of(format, &bounds)?, ours);
+            match (compiled(format), format) {
+                (Err(GrammarError::Refused(reason)), Format::JsonSchema(schema)) if !bounds.1.is_spent() => {
+                    let why = |part: &Value| match compiled(&Format::JsonSchema(part.clone())) {
+                        Err(GrammarError::Refused(reason)) => Some(reason),
+                        _ => None,
+                    };
+                    let (path, reason) = place::of_fault(schema, reason, why);
+                    let whole = path.is_empty();
+                    Err(if whole { GrammarError::Refused(reason) } else { GrammarError::Schema { path, reason } })
+                }
+                (compiled, _) => compiled,
             }
-            (compiled, _) => compiled,
         })?;
         ReplyGrammar::new(masks, &self.thinking, begins_in_reasoning, may_call)
     }
@@ -262,15 +268,22 @@ impl Grammars {
     }
 }
 
-fn grammar_of(format: &Format) -> Result<TopLevelGrammar, GrammarError> {
+/// What a schema's lengths, patterns and lists come to is counted within the bounds.
+fn grammar_of(format: &Format, (counter, budget): &(Counter, Budget)) -> Result<TopLevelGrammar, GrammarError> {
+    let of_schema = |schema: &Value| {
+        let ready = schema::prepare(schema)?;
+        json_text::take(&ready, true, budget, &States::new(counter))?;
+        Ok(TopLevelGrammar::from_json_schema(ready))
+    };
     Ok(match format {
-        Format::JsonObject => TopLevelGrammar::from_json_schema(schema::prepare(&json!({"type": "object"}))?),
-        Format::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema::prepare(schema)?),
+        Format::JsonObject => of_schema(&json!({"type": "object"}))?,
+        Format::JsonSchema(schema) => of_schema(schema)?,
         Format::Regex(regex) if regex.is_empty() => return Err(refused("the expression is empty")),
         // A digit is one of ten, as in JSON Schema; letters are those of all scripts.
         Format::Regex(regex) => {
-            nesting::check_length("expression", regex.len())?;
-            TopLevelGrammar::from_lark(format!("start: /{}/", regex_to_lark(regex, "d")))
+            let expression = regex_to_lark(regex, "d");
+            pattern::check_expression(&expression)?;
+            TopLevelGrammar::from_lark(format!("start: /{expression}/"))
         }
         Format::Choice(choices) if choices.is_empty() => return Err(refused("there is nothing to choose from")),
         Format::Choice(choices) => {

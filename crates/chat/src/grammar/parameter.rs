@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::branches::{Branch, branches};
 use super::document::Document;
-use super::latitude::{Latitude, MOST_LISTED};
+use super::latitude::{Latitude, Need, States};
 use super::one_of::same;
 use super::reason::refused;
 use super::text::{Fit, Text};
@@ -101,6 +101,7 @@ impl Parameter {
             match json_of(schema, document, others, kinds, expected, latitude, path) {
                 Ok(json) => parameter.json = Some(json),
                 Err(error) if says_nothing(&error) => nothing = Some(error),
+                Err(error @ GrammarError::Parameter { .. }) => return Err(error),
                 Err(error) if document.budget.is_spent() => return Err(error),
                 Err(error) => {
                     latitude.leave_out(path, error)?;
@@ -142,8 +143,9 @@ impl Parameter {
             ));
         }
         let text = format!("({}) CLOSE", choices.join(" | "));
-        if !latitude.states.take_listed(&text, text.len()) {
-            latitude.leave_out(path, MOST_LISTED)?;
+        if let Err(reason) = latitude.states.take(Need::from([(text.clone(), (text.len(), "a list of values".into()))]))
+        {
+            latitude.leave_out(path, reason)?;
             return Self::of_kinds(expected.kinds);
         }
         Ok(Self { texts: vec![text], ..Self::default() })
@@ -201,6 +203,10 @@ impl Parameter {
         if held.iter().any(Text::is_free) && !LOOKS.iter().any(|(kind, _)| bounded(*kind)) {
             return Ok(Ok(Self { any: true, ..Self::default() }));
         }
+        if let Err(reason) = take_together(&held, &looks, latitude.states) {
+            latitude.leave_out(path, reason)?;
+            return Ok(Ok(Self { any: true, ..Self::default() }));
+        }
         if held.is_empty() {
             return Ok(Err(impossible.unwrap_or_else(|| refused("no string is of it that can stand in a call"))));
         }
@@ -243,6 +249,17 @@ impl Parameter {
         options.extend(self.json.iter().map(|schema| format!("%json {schema} CLOSE")));
         format!("({})", options.join(" | "))
     }
+}
+
+/// Takes the states of texts that the lexer has at the same time: it may be in each place of the one with each of the others.
+fn take_together(texts: &[Text], looks: &[&str], states: &States<'_>) -> Result<(), String> {
+    // Lengths alone do not multiply.
+    if texts.len() < 2 || !texts.iter().any(Text::has_expressions) {
+        return Ok(());
+    }
+    let what = "what its alternatives come to together";
+    let count = Text::count(texts, looks, states).map_err(|reason| format!("{what} {reason}"))?;
+    states.take(Need::from([(format!("{looks:?} {texts:?}"), (count.unwrap_or(0), what.into()))]))
 }
 
 /// All the values there are, if the schema lists them and says nothing else about them.
@@ -332,6 +349,6 @@ fn json_of(
         alone.insert(name.into(), defined);
     }
     let mut alone = Value::Object(alone);
-    json_text::fit(&mut alone, false, latitude, path)?;
+    json_text::fit(&mut alone, false, document.budget, latitude, path)?;
     schema::prepare(&alone)
 }

@@ -12,21 +12,57 @@ const MOST: usize = 64;
 
 /// Bytes of a pattern, and of the expression that it becomes: a class of letters alone comes to some 5,000.
 const LONGEST: (usize, usize) = (8 << 10, 64 << 10);
+const STANDS_FOR: &str = "expression that the pattern stands for";
 
-/// The expression, as it stands between slashes in Lark. Digits and letters are ASCII's, as in JSON Schema.
-pub(super) fn anywhere(pattern: &str) -> Result<String, GrammarError> {
-    let too_long = |what, bytes, most| refused(format!("the {what} has {bytes} bytes; at most {most} are taken"));
-    if pattern.len() > LONGEST.0 {
-        return Err(too_long("pattern", pattern.len(), LONGEST.0));
+fn check_length(what: &str, bytes: usize, most: usize) -> Result<(), GrammarError> {
+    if bytes > most {
+        return Err(refused(format!("the {what} has {bytes} bytes; at most {most} are taken")));
     }
+    Ok(())
+}
+
+/// Refuses an expression of a whole text that a pattern must not be as long as. What else may be wrong with it is for the compiler
+/// to say.
+pub(super) fn check_expression(expression: &str) -> Result<(), GrammarError> {
+    check_length("expression", expression.len(), LONGEST.0)?;
+    let bytes = Parser::new().parse(expression).map_or(0, |parsed| parsed.to_string().len());
+    check_length(STANDS_FOR, bytes, LONGEST.1)
+}
+
+/// What a pattern says of whole texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Whole {
+    /// As it stands between slashes in Lark.
+    pub(super) expression: String,
+    /// Characters that the text has besides.
+    pub(super) least: u64,
+    pub(super) most: Option<u64>,
+}
+
+/// Digits and letters are ASCII's, as in JSON Schema.
+pub(super) fn anywhere(pattern: &str) -> Result<Whole, GrammarError> {
+    check_length("pattern", pattern.len(), LONGEST.0)?;
     let parsed = Parser::new().parse(&regex_to_lark(pattern, "dw"));
     let parsed = parsed.map_err(|error| of_compiler(&error.to_string(), true))?;
     let whole: Result<Vec<Hir>, GrammarError> = sequences(&parsed)?.into_iter().map(whole).collect();
-    let expression = regex_to_lark(&Hir::alternation(whole?).to_string(), "");
-    if expression.len() > LONGEST.1 {
-        return Err(too_long("expression that the pattern stands for", expression.len(), LONGEST.1));
+    let (any_length, least, most) = apart(Hir::alternation(whole?));
+    let expression = regex_to_lark(&any_length.to_string(), "");
+    check_length(STANDS_FOR, expression.len(), LONGEST.1)?;
+    Ok(Whole { expression, least, most })
+}
+
+/// An expression that is nothing but so many characters of a class as one of any length, and the length.
+fn apart(expression: Hir) -> (Hir, u64, Option<u64>) {
+    match expression.kind() {
+        HirKind::Repetition(many)
+            if matches!(many.sub.kind(), HirKind::Class(_))
+                && (many.min > 1 || many.max.is_some_and(|most| most > 1)) =>
+        {
+            let any = Hir::repetition(Repetition { min: 0, max: None, ..many.clone() });
+            (any, many.min.into(), many.max.map(u64::from))
+        }
+        _ => (expression, 0, None),
     }
-    Ok(expression)
 }
 
 /// Whether a part looks around: anchors do.
@@ -86,7 +122,7 @@ fn whole(mut parts: Vec<Hir>) -> Result<Hir, GrammarError> {
 mod tests {
     use regex::Regex;
 
-    use super::anywhere;
+    use super::{Whole, anywhere};
 
     #[test]
     fn it_matches_whole_texts_where_the_pattern_matches_somewhere() {
@@ -107,11 +143,19 @@ mod tests {
             "^",
             "[^b]$",
             "(^|x)ab($|x)",
+            "^[a-z]{2,3}$",
+            "^[^a]{2,}$",
+            "^.?$",
+            r"^[\s\S]{1,2}$",
+            "[a-z]{2,3}",
         ] {
             let own = Regex::new(&pattern.replace(r"\d", "[0-9]")).expect("a pattern");
-            let whole = Regex::new(&format!("^(?:{})$", anywhere(pattern).expect("fine"))).expect("an expression");
+            let Whole { expression, least, most } = anywhere(pattern).expect("fine");
+            let whole = Regex::new(&format!("^(?:{expression})$")).expect("an expression");
             for text in texts {
-                assert_eq!(whole.is_match(text), own.is_match(text), "{pattern} {text:?}");
+                let length = text.chars().count() as u64;
+                let is_whole = whole.is_match(text) && length >= least && most.is_none_or(|most| length <= most);
+                assert_eq!(is_whole, own.is_match(text), "{pattern} {text:?}");
             }
         }
         for (pattern, reason) in [

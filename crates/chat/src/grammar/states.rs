@@ -6,13 +6,15 @@ use std::collections::{HashMap, HashSet};
 use llguidance::derivre::{RegexAst, RegexBuilder, StateID};
 
 use super::GrammarError;
-use super::pattern::anywhere;
+use super::pattern::{Whole, anywhere};
 use super::reason::refused;
 
 /// What one step of a lexer may cost at most, far below where a reply's [gives up](super::STEP_FUEL).
 const DEAREST_STEP: u64 = 20_000;
 /// What all steps of one expression may cost: some tenths of a second.
-const DEAREST: u64 = 3_000_000;
+pub(super) const DEAREST: u64 = 3_000_000;
+/// What those may cost that only tell whether the others are dear.
+pub(super) const SAMPLE: u64 = DEAREST / 50;
 /// What those of all expressions of a request may cost, to count states that prove too many among them.
 const MOST_COST: u64 = 2 * DEAREST;
 /// What an expression costs that has no states to speak of, and each byte of its text.
@@ -27,8 +29,10 @@ pub(super) enum Measure {
     Nothing,
     /// So many states.
     States(usize),
-    /// More than were asked for, or such as take too long to make.
+    /// More than were asked for, or such as take too long to make together.
     TooMany,
+    /// Some that take too long to make.
+    TooDear,
 }
 
 /// Counts the states of a request's expressions, each once, for no more than [`MOST_COST`].
@@ -37,7 +41,7 @@ pub(super) struct Counter {
     /// Each with how many states were asked for.
     known: RefCell<HashMap<String, (usize, Measure)>>,
     /// Of patterns.
-    expressions: RefCell<HashMap<String, Result<String, GrammarError>>>,
+    expressions: RefCell<HashMap<String, Result<Whole, GrammarError>>>,
 }
 
 impl Default for Counter {
@@ -47,8 +51,8 @@ impl Default for Counter {
 }
 
 impl Counter {
-    /// The states of an expression, of which there is one for a key, up to `most`.
-    pub(super) fn measure(&self, key: &str, expression: &RegexAst, most: usize) -> Measure {
+    /// The states of an expression, of which there is one for a key, up to `most`, as far as they cost no more than `dearest`.
+    pub(super) fn measure(&self, key: &str, expression: &RegexAst, most: usize, dearest: u64) -> Measure {
         if let Some((asked, known)) = self.known.borrow().get(key)
             && (*known != Measure::TooMany || most <= *asked)
         {
@@ -57,7 +61,7 @@ impl Counter {
         if self.left.get() == 0 {
             return Measure::TooMany;
         }
-        let (measured, cost) = measure_up_to(expression, most, DEAREST.min(self.left.get()));
+        let (measured, cost) = measure_up_to(expression, most, dearest.min(self.left.get()));
         let cost = cost.saturating_add(LEAST_COST + key.len() as u64);
         self.left.set(self.left.get().saturating_sub(cost));
         self.known.borrow_mut().insert(key.to_owned(), (most, measured));
@@ -68,7 +72,7 @@ impl Counter {
     ///
     /// # Errors
     /// If there is none, or it would be more than may be counted.
-    pub(super) fn expression(&self, pattern: &str) -> Result<String, GrammarError> {
+    pub(super) fn expression(&self, pattern: &str) -> Result<Whole, GrammarError> {
         if let Some(known) = self.expressions.borrow().get(pattern) {
             return known.clone();
         }
@@ -77,7 +81,7 @@ impl Counter {
         }
         let expression = anywhere(pattern);
         // One that is refused may have been as long as its classes come to.
-        let bytes = expression.as_ref().map_or(CLASS * pattern.len() / 3, String::len);
+        let bytes = expression.as_ref().map_or(CLASS * pattern.len() / 3, |whole| whole.expression.len());
         self.left.set(self.left.get().saturating_sub(LEAST_COST + bytes as u64));
         self.expressions.borrow_mut().insert(pattern.to_owned(), expression.clone());
         expression
@@ -89,18 +93,12 @@ impl Counter {
     }
 }
 
-/// Makes all states of an expression, up to `most`.
-#[cfg(test)]
-pub(super) fn measure(expression: &RegexAst, most: usize) -> Measure {
-    measure_up_to(expression, most, DEAREST).0
-}
-
 /// The states, up to `most`, as far as they cost no more than `dearest`, and what it cost to make them.
-fn measure_up_to(expression: &RegexAst, most: usize, dearest: u64) -> (Measure, u64) {
+pub(super) fn measure_up_to(expression: &RegexAst, most: usize, dearest: u64) -> (Measure, u64) {
     let mut builder = RegexBuilder::new();
-    let Ok(made) = builder.mk(expression) else { return (Measure::TooMany, 0) };
+    let Ok(made) = builder.mk(expression) else { return (Measure::TooDear, 0) };
     let Ok(mut lexer) = builder.into_regex_limited(made, DEAREST_STEP * 10) else {
-        return (Measure::TooMany, DEAREST_STEP * 10);
+        return (Measure::TooDear, DEAREST_STEP * 10);
     };
     if lexer.always_empty() {
         return (Measure::Nothing, lexer.cost());
@@ -119,7 +117,10 @@ fn measure_up_to(expression: &RegexAst, most: usize, dearest: u64) -> (Measure, 
         for &byte in &bytes {
             let cost = lexer.cost();
             ahead.push(lexer.transition(state, byte));
-            if lexer.cost() - cost > DEAREST_STEP || lexer.cost() > dearest {
+            if lexer.cost() - cost > DEAREST_STEP {
+                return (Measure::TooDear, lexer.cost());
+            }
+            if lexer.cost() > dearest {
                 return (Measure::TooMany, lexer.cost());
             }
         }
@@ -131,10 +132,11 @@ fn measure_up_to(expression: &RegexAst, most: usize, dearest: u64) -> (Measure, 
 mod tests {
     use llguidance::derivre::RegexAst;
 
-    use super::{Measure, measure};
+    use super::{DEAREST, Measure, measure_up_to};
 
     #[test]
     fn states_are_counted_up_to_a_bound() {
+        let measure = |expression: &RegexAst, most: usize| measure_up_to(expression, most, DEAREST).0;
         let both = |ones: &str, others: &str| {
             RegexAst::And(vec![RegexAst::Regex(ones.into()), RegexAst::Regex(others.into())])
         };

@@ -10,7 +10,8 @@ use llguidance::derivre::{Regex, RegexAst};
 use serde_json::Value;
 
 use super::branches::Branch;
-use super::latitude::{Latitude, MOST_LISTED, States};
+use super::latitude::{Latitude, Need, States};
+use super::pattern::Whole;
 use super::reason::refused;
 use super::{GrammarError, formats, lark_string};
 
@@ -40,10 +41,6 @@ text: ((quote quoted | empty) (quote_next quoted | empty_next)*)? last
 const TAGS: [&str; 3] = ["</parameter>", "</tool_call>", "<function="];
 /// What ends a text.
 const CLOSE: &str = "\n</parameter>\n<";
-/// The largest length that is counted together with an expression.
-const LONGEST: u64 = 1000;
-/// States of a lexer for each character of a length, and besides. A test counts them.
-const STATES: (usize, usize) = (48, 100);
 
 const UNSEEN: &str = "a string of it looks like the values beside it, and cannot be told from them";
 
@@ -58,7 +55,7 @@ pub(super) enum Fit {
 }
 
 /// What a text must be.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Text {
     /// One of these, if any are listed.
     choices: Option<Vec<String>>,
@@ -87,11 +84,10 @@ impl Text {
             text.least = text.least.max(length(value, "minLength")?);
         }
         for value in branch.each("maxLength") {
-            let most = length(value, "maxLength")?;
-            text.most = Some(text.most.map_or(most, |known| known.min(most)));
+            text.end_at(length(value, "maxLength")?);
         }
         for pattern in branch.each("pattern").filter_map(Value::as_str) {
-            text.expressions.push(states.expression(pattern)?);
+            text.hold_to(states.expression(pattern)?);
         }
         text.expressions.extend(branch.each("format").filter_map(Value::as_str).filter_map(formats::expression));
         text.check()?;
@@ -114,6 +110,23 @@ impl Text {
         Ok(())
     }
 
+    /// What a name must be.
+    pub(super) fn of_pattern(pattern: Whole) -> Self {
+        let mut text = Self::default();
+        text.hold_to(pattern);
+        text
+    }
+
+    fn hold_to(&mut self, pattern: Whole) {
+        self.expressions.push(pattern.expression);
+        self.least = self.least.max(pattern.least);
+        pattern.most.into_iter().for_each(|most| self.end_at(most));
+    }
+
+    fn end_at(&mut self, most: u64) {
+        self.most = Some(self.most.map_or(most, |known| known.min(most)));
+    }
+
     /// Leaves out what takes more states than there are left.
     ///
     /// # Errors
@@ -124,63 +137,88 @@ impl Text {
             return Ok(Fit::Unseen);
         }
         loop {
-            let length = self.most.unwrap_or(0).max(self.least);
-            let is_held = length > 0 || self.most.is_some();
-            let key = self.terminal(looks);
-            let fits = if self.expressions.is_empty() && (looks.is_empty() || !is_held) {
-                let each = usize::try_from(length).unwrap_or(usize::MAX).saturating_mul(STATES.0);
-                let listed = self.choices.iter().flatten().map(String::len).sum();
-                Some(
-                    latitude.states.take_listed(&key, listed)
-                        && (!is_held || latitude.states.take(&key, each.saturating_add(STATES.1))),
-                )
-            } else if length > LONGEST {
-                // It would not even be worth counting.
-                Some(false)
-            } else {
-                latitude.states.take_counted(&key, &self.ast(looks))
+            let texts = std::slice::from_ref(self);
+            let what = match (self.length(), &self.choices) {
+                (1.., _) => format!("a length of {}", self.length()),
+                (0, Some(_)) => "a list of values".into(),
+                (0, None) => "the pattern".into(),
             };
-            match fits {
-                None if looks.is_empty() || latitude.states.is_nothing(&self.terminal(&[]), &self.ast(&[])) => {
+            let reason = match Self::count(texts, looks, latitude.states) {
+                Ok(Some(count)) => match latitude.states.take(Need::from([(self.terminal(looks), (count, what))])) {
+                    Ok(()) => return Ok(Fit::Held),
+                    Err(reason) => reason,
+                },
+                Ok(None) if looks.is_empty() || Self::count(texts, &[], latitude.states) == Ok(None) => {
                     return Ok(Fit::Nothing);
                 }
-                None => {
+                Ok(None) => {
                     latitude.leave_out(path, UNSEEN)?;
                     return Ok(Fit::Unseen);
                 }
-                Some(true) => return Ok(Fit::Held),
-                Some(false) if is_held => {
-                    let reason = format!(
-                        "a length of {length} takes more than one reply may, with the other lengths and patterns of the tools"
-                    );
-                    latitude.leave_out(path, reason)?;
-                    (self.least, self.most) = (0, None);
-                }
-                Some(false) if self.choices.is_some() => {
-                    latitude.leave_out(path, MOST_LISTED)?;
-                    return Ok(Fit::Unseen);
-                }
-                Some(false) => {
-                    let reason =
-                        "the pattern takes more than one reply may, with the other lengths and patterns of the tools";
-                    latitude.leave_out(path, reason)?;
-                    self.expressions.clear();
-                }
+                Err(reason) => format!("{what} {reason}"),
+            };
+            latitude.leave_out(path, reason)?;
+            if self.least > 0 || self.most.is_some() {
+                (self.least, self.most) = (0, None);
+            } else if self.choices.is_some() {
+                return Ok(Fit::Unseen);
+            } else {
+                self.expressions.clear();
             }
         }
+    }
+
+    /// How many states there are to texts that may stand in the same place; `None` if there is none.
+    ///
+    /// # Errors
+    /// What is said of texts that have too many.
+    pub(super) fn count(texts: &[Self], looks: &[&str], states: &States<'_>) -> Result<Option<usize>, &'static str> {
+        let beside: Vec<&str> = std::iter::once("call").chain(looks.iter().copied()).collect();
+        let (listed, texts): (Vec<Self>, Vec<Self>) = texts
+            .iter()
+            .filter(|text| !text.is_free())
+            .cloned()
+            .partition(|text| text.choices.is_some() && !text.has_expressions());
+        // Of values that are listed there is one for each byte, whatever is beside them.
+        let bytes = listed.iter().flat_map(|text| &text.choices).flatten().map(String::len).sum();
+        if texts.is_empty() {
+            return Ok(Some(bytes));
+        }
+        let expression = |texts: &[Self]| RegexAst::Or(texts.iter().map(|text| text.ast(looks)).collect());
+        let counted = states.count(&beside, &texts, &expression)?;
+        Ok(counted.map(|count| count.saturating_add(bytes)))
     }
 
     /// It with its end, as the lexer is made of it.
     fn ast(&self, looks: &[&str]) -> RegexAst {
         let expression = |text: &str| RegexAst::Regex(text.to_owned());
-        let mut parts: Vec<RegexAst> = self.expressions.iter().map(|text| expression(text)).collect();
-        if let Some(choices) = &self.choices {
-            parts.push(RegexAst::Or(choices.iter().map(|choice| RegexAst::Literal(choice.clone())).collect()));
-        }
-        parts.extend(self.lengths().as_deref().map(expression));
+        let mut parts = self.parts();
         parts.push(expression(&without(&TAGS)));
         parts.extend(looks.iter().map(|look| RegexAst::Not(Box::new(expression(look)))));
         RegexAst::Concat(vec![RegexAst::And(parts), RegexAst::Literal(CLOSE.into())])
+    }
+
+    /// All of which it is.
+    pub(super) fn parts(&self) -> Vec<RegexAst> {
+        let mut parts: Vec<RegexAst> = self.expressions.iter().cloned().map(RegexAst::Regex).collect();
+        if let Some(choices) = &self.choices {
+            parts.push(RegexAst::Or(choices.iter().map(|choice| RegexAst::Literal(choice.clone())).collect()));
+        }
+        parts.extend(self.lengths().map(RegexAst::Regex));
+        parts
+    }
+
+    pub(super) fn of_any_length(&self) -> Self {
+        Self { least: 0, most: None, ..self.clone() }
+    }
+
+    /// What it is held to at most, or else at least.
+    pub(super) fn length(&self) -> u64 {
+        self.most.unwrap_or(0).max(self.least)
+    }
+
+    pub(super) fn has_expressions(&self) -> bool {
+        !self.expressions.is_empty()
     }
 
     fn lengths(&self) -> Option<String> {
@@ -255,16 +293,22 @@ pub(super) fn length(value: &Value, name: &str) -> Result<u64, GrammarError> {
 mod tests {
     use regex::Regex;
 
-    use super::{STATES, TAGS, Text, without};
-    use crate::grammar::states::{Measure, measure};
+    use super::{TAGS, Text, without};
+    use crate::grammar::latitude::States;
+    use crate::grammar::states::{Counter, Measure, measure_up_to};
 
+    /// What lengths are said to take is no less than what they do, and no more than twice as much.
     #[test]
     fn lengths_take_no_more_states_than_is_said() {
-        for (least, most) in [(0, Some(20)), (0, Some(50)), (50, None), (20, Some(60)), (200, Some(200))] {
-            let text = Text { least, most, ..Text::default() };
-            let bound = most.unwrap_or(least) as usize * STATES.0 + STATES.1;
-            let Measure::States(count) = measure(&text.ast(&[]), 2 * bound) else { panic!("{least} {most:?}") };
-            assert!((bound / 3..=bound).contains(&count), "{least} {most:?}: {count}");
+        for looks in [&[][..], &[r"\s*null\s*(\n(?s:.*))?"]] {
+            for (least, most) in [(0, Some(20)), (0, Some(50)), (50, None), (20, Some(60)), (200, Some(200))] {
+                let counter = Counter::default();
+                let text = Text { least, most, ..Text::default() };
+                let count = Text::count(std::slice::from_ref(&text), looks, &States::new(&counter));
+                let (made, _) = measure_up_to(&text.ast(looks), 100_000, u64::MAX);
+                let (Ok(Some(count)), Measure::States(made)) = (count, made) else { panic!("{count:?} {made:?}") };
+                assert!((made..=2 * made).contains(&count), "{least} {most:?}: {count}, {made}");
+            }
         }
     }
 

@@ -73,7 +73,9 @@ pub(super) fn grammars() -> Vec<(TopLevelGrammar, Vec<&'static str>)> {
         "<tool_call>\n<function=f>\n<parameter=text>\n<div class=\"x\">\n  <p>a = b</p> </parameter> c\n</div>\n</parameter>\n<parameter=short>\nSome text, é🦔 <b>\n</parameter>\n<parameter=more>\nx",
         "<tool_call>\n<function=f>\n<parameter=text>\n\n<tool_call>\n<function=g>\n<parameter=z>\n1\n</parameter>\n</function>\n</tool_call>\n\n</parameter>\n<parameter=value>\n{\"a\": \"b c\", \"b\": []}\n</parameter>\n<parameter=code>\nAB-word\n</parameter>\n<parameter=either>\nnull and more",
     ];
-    let of = |(format, texts): &(Format, Vec<&'static str>)| (grammar_of(format).expect("a format"), texts.clone());
+    let of = |(format, texts): &(Format, Vec<&'static str>)| {
+        (grammar_of(format, &Default::default()).expect("a format"), texts.clone())
+    };
     formats.iter().map(of).chain([(calls, replies)]).collect()
 }
 
