@@ -16,7 +16,7 @@ const DEEPEST: usize = 32;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Branch<'s>(pub(super) Vec<&'s Map<String, Value>>);
 
-/// The alternatives of a schema; none if no value is of it.
+/// The alternatives of a schema; none if no value is of it. Of a `oneOf` those of each option, as of an `anyOf`.
 pub(super) fn branches<'s>(schema: &'s Value, document: &Document<'s>) -> Result<Vec<Branch<'s>>, GrammarError> {
     Expansion(document).of(schema, 0)
 }
@@ -54,9 +54,6 @@ impl<'s> Expansion<'_, 's> {
         }
         for name in ["anyOf", "oneOf"] {
             let Some(options) = parts(map, name)? else { continue };
-            if name == "oneOf" && !self.0.comparison.exclusive(options) {
-                return Err(refused("oneOf is supported only where no value can be of two of its schemas"));
-            }
             let mut either = Vec::new();
             for option in options {
                 either.extend(self.of(option, depth + 1)?);
@@ -187,7 +184,8 @@ mod tests {
 
     fn kinds(schema: Value) -> Result<Vec<Kinds>, String> {
         let budget = Budget::default();
-        let branches = branches(&schema, &Document::new(&schema, &budget)).map_err(|error| error.to_string())?;
+        let branches =
+            branches(&schema, &Document { root: &schema, budget: &budget }).map_err(|error| error.to_string())?;
         Ok(branches.iter().map(super::Branch::kinds).collect())
     }
 
@@ -211,7 +209,6 @@ mod tests {
             (json!({"$ref": "#"}), "levels deep"),
             (json!({"$ref": "#/$defs/A"}), "no \"#/$defs/A\""),
             (json!({"anyOf": {}}), "anyOf must be an array"),
-            (json!({"oneOf": [{"type": "number"}, {"type": "integer"}]}), "no value can be of two"),
             (json!({"allOf": vec![json!({"anyOf": [{}, {}, {}, {}]}); 5]}), "over 256 alternatives"),
         ] {
             let given = kinds(schema.clone()).expect_err("refused");
@@ -253,7 +250,7 @@ mod tests {
     fn what_binds_a_kind() {
         let free = |schema: Value, kind: Kinds| {
             let budget = Budget::default();
-            let branches = branches(&schema, &Document::new(&schema, &budget)).expect("branches");
+            let branches = branches(&schema, &Document { root: &schema, budget: &budget }).expect("branches");
             branches.iter().any(|branch| branch.is_free(kind))
         };
         assert!(free(json!({"title": "x", "default": "y", "minimum": 3}), Kinds::STRING));

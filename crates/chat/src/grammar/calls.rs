@@ -106,7 +106,8 @@ impl ForcedCalls<'_> {
         let tools = ToolSet::new(self.definitions);
         let mut calls = Calls { grammar: RULES.into(), parts: Vec::new(), sample: None };
         let mut functions = Vec::new();
-        let (budget, states, mut names) = (Budget::default(), States::new(counter), HashSet::new());
+        let (budget, comparisons) = (Budget::default(), Budget::default());
+        let (states, mut names) = (States::new(counter), HashSet::new());
         for (index, function) in self.definitions.iter().filter_map(|tool| tool.get("function")).enumerate() {
             let Some(name) = function.get("name").and_then(Value::as_str) else { continue };
             // Of two of one name the first counts, as where calls are read.
@@ -120,9 +121,9 @@ impl ForcedCalls<'_> {
                 Value::Null
             } else {
                 check_schema(root).map_err(|error| at(error, name, ""))?;
-                followable(root, &latitude).map_err(|error| at(error, name, ""))?
+                followable(root, &latitude, &comparisons).map_err(|error| at(error, name, ""))?
             };
-            let document = Document::new(&root, &budget);
+            let document = Document { root: &root, budget: &budget };
             let mut writer = Writer { tools: &tools, function: name, document, latitude, looser, calls: &mut calls };
             let body = writer.function(index)?;
             let rule = format!("f{index}");

@@ -8,7 +8,6 @@ use std::cell::Cell;
 use serde_json::Value;
 
 use super::GrammarError;
-use super::one_of::Comparison;
 use super::reason::refused;
 
 /// Steps that a request's functions may take, tenths of a second of work. A hundred large functions take a tenth of them.
@@ -65,12 +64,5 @@ impl Budget {
 /// A document that schemas are parts of.
 pub(super) struct Document<'s> {
     pub(super) root: &'s Value,
-    pub(super) comparison: Comparison<'s>,
     pub(super) budget: &'s Budget,
-}
-
-impl<'s> Document<'s> {
-    pub(super) fn new(root: &'s Value, budget: &'s Budget) -> Self {
-        Self { root, comparison: Comparison::new(root), budget }
-    }
 }

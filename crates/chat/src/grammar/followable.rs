@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 
 use serde_json::{Map, Value, json};
 
+use super::document::Budget;
 use super::latitude::Latitude;
 use super::one_of::Comparison;
 use super::reason::refused;
@@ -57,16 +58,16 @@ const NUMBERS: [&str; 5] = ["exclusiveMaximum", "exclusiveMinimum", "maximum", "
 /// Keywords whose value is a count.
 const COUNTS: [&str; 6] = ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
 
-/// The parameters' schema. All that it refers to is in its `$defs`.
+/// The parameters' schema. All that it refers to is in its `$defs`. `comparisons`: for the options of a `oneOf`.
 ///
 /// # Errors
 /// [`GrammarError::Parameter`] where the function is strict and has a keyword that cannot be followed;
 /// [`GrammarError::Refused`] if there is too much of it.
-pub(super) fn followable(root: &Value, latitude: &Latitude<'_>) -> Result<Value, GrammarError> {
+pub(super) fn followable(root: &Value, latitude: &Latitude<'_>, comparisons: &Budget) -> Result<Value, GrammarError> {
     let rewriting = Rewriting {
         root,
         latitude,
-        comparison: Comparison::new(root),
+        comparison: Comparison::new(root, comparisons),
         references: RefCell::default(),
         left: Cell::new(MOST),
     };
@@ -198,10 +199,6 @@ impl Rewriting<'_> {
                 }
             }
             "format" if !value.is_string() => return without("format must be a string".into()),
-            "oneOf" if value.as_array().is_some_and(|options| !self.comparison.exclusive(options)) => {
-                let reason = "oneOf is supported only where no value can be of two of its schemas";
-                self.latitude.leave_out(path, reason)?;
-            }
             // As older drafts have it: whether the other bound is allowed itself.
             "exclusiveMaximum" | "exclusiveMinimum" if value.is_boolean() => {
                 let bound = if keyword == "exclusiveMaximum" { "maximum" } else { "minimum" };
@@ -223,6 +220,11 @@ impl Rewriting<'_> {
             }
             _ => {}
         }
+        let exclusive = if keyword == "oneOf" { self.comparison.exclusive(map).map(Value::from) } else { None };
+        if keyword == "oneOf" && value.is_array() && exclusive.is_none() {
+            self.latitude.leave_out(path, "oneOf is supported only where no value can be of two of its schemas")?;
+        }
+        let value = exclusive.as_ref().unwrap_or(value);
         let several = |values: &Vec<Value>| {
             let each = values.iter().enumerate().map(|(index, part)| {
                 let path = if keyword == "allOf" { path.to_owned() } else { inner(&format!("{keyword}.{index}")) };

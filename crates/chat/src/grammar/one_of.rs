@@ -1,105 +1,108 @@
 //! Whether the schemas of a `oneOf` exclude each other, so that a value of any is a value of one.
 
-use std::cell::Cell;
+use serde_json::{Map, Value, json};
 
-use serde_json::{Map, Value};
-
-use crate::tools::{Kinds, follow};
-
-/// Values, names and schemas that are compared in all of a document: pairs grow with the square of what a client sends.
-const MOST_COMPARED: usize = 1_000_000;
+use super::branches::{Branch, branches};
+use super::document::{Budget, Document};
+use crate::tools::Kinds;
 
 /// Compares the options of a document's `oneOf`s.
 pub(super) struct Comparison<'s> {
     root: &'s Value,
-    left: Cell<usize>,
+    budget: &'s Budget,
 }
 
 impl<'s> Comparison<'s> {
-    pub(super) fn new(root: &'s Value) -> Self {
-        Self { root, left: Cell::new(MOST_COMPARED) }
+    /// `budget`: for comparisons only, as what is left untold for want of it is no error.
+    pub(super) fn new(root: &'s Value, budget: &'s Budget) -> Self {
+        Self { root, budget }
     }
 
-    /// True if no value can be of two of the schemas. Where it cannot be told, or only with too many comparisons, it is false.
-    pub(super) fn exclusive(&self, options: &[Value]) -> bool {
-        let followed: Vec<_> = options.iter().map(|option| self.follow(option)).collect();
-        followed.iter().enumerate().all(|(index, one)| {
-            followed[..index]
-                .iter()
-                .all(|other| one.zip(*other).is_some_and(|(one, other)| self.disjoint(one, other, true)))
+    /// The options of a schema's `oneOf`, if no value can be of two of them; `None` also where that cannot be told, or only with
+    /// too many comparisons. Options that are told apart by a property which none of them requires, as classes are whose tag has
+    /// a default, require it here: so each value is of the schema, if not each of the schema's is among them.
+    pub(super) fn exclusive(&self, schema: &Map<String, Value>) -> Option<Vec<Value>> {
+        let options = schema.get("oneOf")?.as_array()?;
+        let expanded = self.expanded(options)?;
+        if self.apart(&expanded) {
+            return Some(options.clone());
+        }
+        let named = schema.get("discriminator").and_then(|tag| tag.get("propertyName")).and_then(Value::as_str);
+        let tags = named.into_iter().chain(expanded.iter().flatten().next().into_iter().flat_map(tags));
+        tags.map_while(|tag| self.require(tag, options, &expanded))
+            .find(|options| self.expanded(options).is_some_and(|expanded| self.apart(&expanded)))
+    }
+
+    fn expanded<'v>(&'v self, options: &'v [Value]) -> Option<Vec<Vec<Branch<'v>>>> {
+        let document = Document { root: self.root, budget: self.budget };
+        options.iter().map(|option| branches(option, &document).ok()).collect()
+    }
+
+    /// The options, of which those that declare this property require it.
+    fn require(&self, tag: &str, options: &[Value], expanded: &[Vec<Branch<'_>>]) -> Option<Vec<Value>> {
+        options.iter().try_for_each(|option| self.budget.spend_on_copy(option)).ok()?;
+        let declare = |branches: &[Branch<'_>]| branches.iter().all(|branch| property(branch, tag).next().is_some());
+        let each = options.iter().zip(expanded).map(|(option, branches)| {
+            if declare(branches) { json!({"allOf": [option, {"required": [tag]}]}) } else { option.clone() }
+        });
+        Some(each.collect())
+    }
+
+    /// Whether each two exclude each other, and so all of their alternatives.
+    fn apart(&self, options: &[Vec<Branch<'_>>]) -> bool {
+        options.iter().enumerate().all(|(index, one)| {
+            let others = || options[..index].iter().flatten();
+            one.iter().all(|one| others().all(|other| self.disjoint(one, other, true)))
         })
     }
 
-    /// Whether so many comparisons more are allowed.
-    fn spend(&self, count: usize) -> bool {
-        let left = self.left.get().checked_sub(count);
-        self.left.set(left.unwrap_or(0));
-        left.is_some()
-    }
-
-    /// What a schema says; `None` if it is a reference that leads nowhere.
-    fn follow<'v>(&'v self, schema: &'v Value) -> Option<&'v Map<String, Value>> {
-        follow(self.root, schema).as_object().filter(|schema| !schema.get("$ref").is_some_and(Value::is_string))
-    }
-
-    fn disjoint(&self, one: &Map<String, Value>, other: &Map<String, Value>, look_inside: bool) -> bool {
-        let listed = [one, other].map(choices);
-        let [ones, others] = listed.map(|values| values.map_or(1, <[Value]>::len));
-        if !self.spend(ones.saturating_mul(others).saturating_add(1)) {
+    fn disjoint(&self, one: &Branch<'_>, other: &Branch<'_>, look_inside: bool) -> bool {
+        let lists = || one.listed().flat_map(|ones| other.listed().map(move |others| (ones, others)));
+        let pairs =
+            lists().map(|(ones, others)| ones.len().saturating_mul(others.len())).fold(1, usize::saturating_add);
+        if self.budget.spend(pairs).is_err() {
             return false;
         }
-        if kinds(one).and(kinds(other)) == Kinds::NONE {
-            return true;
-        }
-        if let [Some(ones), Some(others)] = listed
-            && !ones.iter().any(|one| others.iter().any(|other| same(one, other)))
-        {
-            return true;
-        }
-        let objects = [one, other].iter().all(|schema| kinds(schema) == Kinds::OBJECT);
-        objects && look_inside && self.told_apart_by_a_property(one, other)
+        let kinds = one.kinds().and(other.kinds());
+        kinds == Kinds::NONE
+            || lists().any(|(ones, others)| !ones.iter().any(|one| others.iter().any(|other| same(one, other))))
+            || kinds == Kinds::OBJECT
+                && look_inside
+                && (self.told_apart_by_what_it_requires(one, other) || self.told_apart_by_what_it_requires(other, one))
     }
 
-    /// Whether there is a property that one of them requires and whose values in the two are never the same.
-    fn told_apart_by_a_property(&self, one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
-        required(one).chain(required(other)).any(|name| {
-            self.spend(1)
-                && property(one, name).zip(property(other, name)).is_some_and(|(one, other)| {
-                    let followed = self.follow(one).zip(self.follow(other));
-                    followed.is_some_and(|(one, other)| self.disjoint(one, other, false))
-                })
+    /// Whether there is a property that one of them requires and that the other does not allow, or not with such a value.
+    fn told_apart_by_what_it_requires(&self, one: &Branch<'_>, other: &Branch<'_>) -> bool {
+        let required = one.each("required").filter_map(Value::as_array).flatten().filter_map(Value::as_str);
+        let differ = |ones: &Value, others: &Value| {
+            let expanded = self.expanded(std::slice::from_ref(ones)).zip(self.expanded(std::slice::from_ref(others)));
+            expanded.is_some_and(|(ones, others)| {
+                let others = || others.iter().flatten();
+                ones.iter().flatten().all(|one| others().all(|other| self.disjoint(one, other, false)))
+            })
+        };
+        required.into_iter().any(|name| {
+            other.0.iter().any(|map| forbids(map, name))
+                || property(one, name).any(|ones| property(other, name).any(|others| differ(ones, others)))
         })
     }
 }
 
-fn required(schema: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
+/// What the schemas of a branch say of a property.
+fn property<'b>(branch: &'b Branch<'_>, name: &'b str) -> impl Iterator<Item = &'b Value> {
+    branch.each("properties").filter_map(move |properties| properties.get(name))
 }
 
-fn property<'v>(schema: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
-    schema.get("properties")?.get(name)
+fn forbids(map: &Map<String, Value>, name: &str) -> bool {
+    map.get("additionalProperties") == Some(&Value::Bool(false))
+        && !map.contains_key("patternProperties")
+        && map.get("properties").is_none_or(|properties| properties.get(name).is_none())
 }
 
-/// The only values allowed, where they are listed.
-fn choices(schema: &Map<String, Value>) -> Option<&[Value]> {
-    match (schema.get("const"), schema.get("enum")) {
-        (Some(only), _) => Some(std::slice::from_ref(only)),
-        (None, Some(Value::Array(choices))) => Some(choices),
-        _ => None,
-    }
-}
-
-/// What is allowed at most.
-fn kinds(schema: &Map<String, Value>) -> Kinds {
-    let declared = match schema.get("type") {
-        Some(Value::String(name)) => Kinds::named(name),
-        Some(Value::Array(names)) => {
-            names.iter().filter_map(Value::as_str).map(Kinds::named).fold(Kinds::NONE, Kinds::with)
-        }
-        _ => Kinds::ANY,
-    };
-    let listed = choices(schema).map(|choices| choices.iter().map(Kinds::of).fold(Kinds::NONE, Kinds::with));
-    declared.and(listed.unwrap_or(Kinds::ANY))
+/// Properties that may only be what is listed.
+fn tags<'b>(branch: &'b Branch<'_>) -> impl Iterator<Item = &'b str> {
+    let properties = branch.each("properties").filter_map(Value::as_object).flatten();
+    properties.filter(|(_, schema)| schema.get("const").or(schema.get("enum")).is_some()).map(|(name, _)| name.as_str())
 }
 
 /// To JSON Schema 1 and 1.0 are one.
@@ -111,7 +114,7 @@ pub(super) fn same(one: &Value, other: &Value) -> bool {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::Comparison;
+    use super::{Budget, Comparison};
 
     fn kind(name: &str, properties: Value) -> Value {
         let mut properties = properties;
@@ -119,11 +122,22 @@ mod tests {
         json!({"type": "object", "properties": properties, "required": ["kind"]})
     }
 
+    /// The options that take a `oneOf`'s place.
+    fn told(root: &Value, options: &Value) -> Option<Value> {
+        let schema = json!({"oneOf": options});
+        Comparison::new(root, &Budget::default()).exclusive(schema.as_object().expect("an object")).map(Value::Array)
+    }
+
     #[test]
     fn options_exclude_each_other_by_type_by_value_or_by_a_property() {
         let root = json!({"$defs": {"A": kind("a", json!({})), "B": kind("b", json!({"x": {"$ref": "#/$defs/A"}}))}});
         let (a, b) = (json!({"$ref": "#/$defs/A"}), json!({"$ref": "#/$defs/B"}));
         let nothing = json!({"type": "null"});
+        let only = |name: &str| json!({"type": "object", "properties": {name: {}}, "required": [name], "additionalProperties": false});
+        let heir = |name: &str| {
+            let base = json!({"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]});
+            json!({"allOf": [base, {"properties": {"kind": {"const": name}}}]})
+        };
         for (options, expected) in [
             (json!([a, b, nothing]), true),
             (json!([a, b, a]), false),
@@ -136,19 +150,45 @@ mod tests {
             (json!([{"minimum": 1}, {"type": "string"}]), false),
             (json!([{"$ref": "#/$defs/C"}, nothing]), false),
             (json!([true, nothing]), false),
+            // Of an alternative's options each.
+            (json!([{"anyOf": [a, {"const": 1}]}, {"oneOf": [b, nothing]}]), true),
+            (json!([{"anyOf": [a, {"const": 1}]}, {"oneOf": [b, {"type": "integer"}]}]), false),
+            // By what one requires and another does not allow.
+            (json!([only("Circle"), only("Square"), {"const": "Empty"}]), true),
+            (json!([only("Circle"), {"type": "object", "properties": {"Square": {}}, "required": ["Square"]}]), true),
+            (
+                json!([{"type": "object", "properties": {"a": {}}, "additionalProperties": false}, {"type": "object"}]),
+                false,
+            ),
+            (
+                json!([only("x"), {"patternProperties": {"x": {}}, "additionalProperties": false, "type": "object"}]),
+                false,
+            ),
+            // By what it inherits.
+            (json!([heir("a"), heir("b"), nothing]), true),
+            (json!([heir("a"), heir("a")]), false),
         ] {
-            let options = options.as_array().expect("an array");
-            assert_eq!(Comparison::new(&root).exclusive(options), expected, "{options:?}");
+            assert_eq!(told(&root, &options), expected.then(|| options.clone()), "{options}");
         }
     }
 
     #[test]
+    fn a_tag_that_none_requires_is_asked_for() {
+        let of = |name: &str| json!({"type": "object", "properties": {"x": {"enum": [1, 2]}, "kind": {"const": name, "default": name}}});
+        let root = json!({"$defs": {"A": of("a"), "B": of("b")}});
+        let (a, b, nothing) = (json!({"$ref": "#/$defs/A"}), json!({"$ref": "#/$defs/B"}), json!({"type": "null"}));
+        let required = |option: &Value| json!({"allOf": [option, {"required": ["kind"]}]});
+        assert_eq!(told(&root, &json!([a, nothing, b])), Some(json!([required(&a), nothing, required(&b)])));
+        assert_eq!(told(&root, &json!([a, b, a])), None);
+        assert_eq!(told(&root, &json!([a, {"type": "object"}])), None);
+    }
+
+    #[test]
     fn what_takes_too_many_comparisons_cannot_be_told() {
-        let (root, options) =
-            (Value::Null, |count| (0..count).map(|value| json!({"const": value})).collect::<Vec<_>>());
-        assert!(Comparison::new(&root).exclusive(&options(300)));
-        assert!(!Comparison::new(&root).exclusive(&options(3000)));
+        let (root, options) = (Value::Null, |count| (0..count).map(|value| json!({"const": value})).collect::<Value>());
+        assert!(told(&root, &options(300)).is_some());
+        assert_eq!(told(&root, &options(3000)), None);
         let listed = |from: usize| json!({"enum": (from..from + 2000).collect::<Vec<_>>()});
-        assert!(!Comparison::new(&root).exclusive(&[listed(0), listed(2000)]));
+        assert_eq!(told(&root, &json!([listed(0), listed(2000)])), None);
     }
 }

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Number, Value, json};
 
 use super::GrammarError;
+use super::document::Budget;
 use super::nesting::check_schema;
 use super::one_of::Comparison;
 use super::reason::refused;
@@ -50,7 +51,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     check_ending(schema)?;
     each_schema(schema, false, &names_it_asks_for)?;
     let mut ready = schema.clone();
-    simplify(&mut ready, &Comparison::new(schema));
+    simplify(&mut ready, &Comparison::new(schema, &Budget::default()));
     if let Some(map) = ready.as_object_mut() {
         map.entry(OPTIONS).or_insert_with(options);
     }
@@ -151,15 +152,14 @@ fn simplify(schema: &mut Value, comparison: &Comparison<'_>) {
     if map.get("uniqueItems") == Some(&Value::Bool(false)) {
         map.shift_remove("uniqueItems");
     }
-    if map.get("oneOf").and_then(Value::as_array).is_some_and(|options| comparison.exclusive(options))
-        && let Some(options) = map.shift_remove("oneOf")
-    {
+    if let Some(options) = comparison.exclusive(map) {
+        map.shift_remove("oneOf");
         if let Some(all) = map.get_mut("allOf").and_then(Value::as_array_mut) {
             all.push(json!({"anyOf": options}));
         } else if map.contains_key("anyOf") {
             map.insert("allOf".into(), json!([{"anyOf": options}]));
         } else {
-            map.insert("anyOf".into(), options);
+            map.insert("anyOf".into(), options.into());
         }
     }
     for (name, value) in map.iter_mut() {

@@ -28,4 +28,4 @@ pub(crate) use json_call::salvage;
 pub(crate) use markup::{Found, call_in_reasoning};
 pub use parser::{CallOptions, CallParser};
 pub use schema::ToolSet;
-pub(crate) use schema::{Expected, Kinds, follow, target, unescaped};
+pub(crate) use schema::{Expected, Kinds, target, unescaped};

@@ -90,7 +90,7 @@ pub(crate) fn unescaped(reference: &str) -> Option<Cow<'_, str>> {
 }
 
 /// Where a chain of references leads: to a schema that is none, or to the last one that can be followed.
-pub(crate) fn follow<'s>(root: &'s Value, mut schema: &'s Value) -> &'s Value {
+fn follow<'s>(root: &'s Value, mut schema: &'s Value) -> &'s Value {
     for _ in 0..LONGEST_CHAIN {
         match schema.get("$ref").and_then(Value::as_str).and_then(|reference| target(root, reference)) {
             Some(next) => schema = next,
