@@ -55,7 +55,7 @@ pub(super) fn fit(
 /// # Errors
 /// What takes more than there are left.
 pub(super) fn take(schema: &Value, within: bool, budget: &Budget, states: &States<'_>) -> Result<(), GrammarError> {
-    let document = Document::new(schema, budget);
+    let document = Document { root: schema, budget };
     let mut walk = Walk { document: &document, states, need: Need::new(), seen: HashSet::new(), ahead: Vec::new() };
     walk.ahead.push((vec![schema], within));
     while let Some((schemas, within)) = walk.ahead.pop() {
@@ -321,7 +321,7 @@ mod tests {
             let (counter, budget) = (Counter::default(), Budget::default());
             let states = States::new(&counter);
             let schema = json!({"minLength": least, "maxLength": most});
-            let document = super::Document::new(&schema, &budget);
+            let document = super::Document { root: &schema, budget: &budget };
             let branch = &super::all_of(&[&schema], &document).expect("alternatives")[0];
             let text = Text::of(branch, &states).expect("a text");
             let count = states.count(&["JSON"], std::slice::from_ref(&text), &|texts| quoted(&texts[0]));
