@@ -32,8 +32,9 @@
 //! would free nothing and stays, but is never so much that a promise could not be kept: a write or a read that would be too much
 //! is not begun, but a shorter one that the conversation builds on, if there is one. A backend that shares a pool between sequences
 //! and snapshots may find it full for a step: then snapshots go too, one by one, first those that give it some, and what waits for its way
-//! to the disk is sent off, until the step goes through. It may be full for a snapshot that was read from disk: then as many go as that one needs, none
-//! that a waiting request would go on from, and none if it were in vain.
+//! to the disk is sent off, until the step goes through. It may be full for a snapshot that was read from disk: then as many go as that one
+//! needs, none that a waiting request would go on from; where they would not do, what waits for its way is sent off first, and where nothing
+//! would do, none goes.
 //!
 //! Copies on their way to the disk and from it, of a backend that has its snapshots elsewhere than in the machine's memory, count
 //! too, as long as they are there; there are never more of them than [`transit`](CacheOptions::transit).

@@ -69,7 +69,8 @@ struct Way {
     ends: Fetching,
     /// Steps so far.
     steps: usize,
-    /// Snapshots that have to go before something can be adopted; not the first, which somebody else has too.
+    /// Snapshots that have to go before something can be adopted; not the first, which a sequence shares, and none as long as
+    /// one is to be fetched.
     to_go: Cell<usize>,
     /// Nothing is ever adopted whole.
     never_arrives: bool,
@@ -111,7 +112,8 @@ impl Carrier<Snapshot> for Way {
     }
 
     fn evictions_for(&self, _: &Snapshot, snapshots: &[&Snapshot]) -> Option<Vec<usize>> {
-        (self.to_go.get() < snapshots.len()).then(|| (1..=self.to_go.take()).collect())
+        let free = snapshots.iter().all(|snapshot| Arc::strong_count(snapshot) == 1);
+        (free && self.to_go.get() < snapshots.len()).then(|| (1..=self.to_go.take()).collect())
     }
 
     fn pieces(&self, snapshot: &Snapshot) -> Vec<Piece> {

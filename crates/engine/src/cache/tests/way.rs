@@ -407,6 +407,24 @@ fn what_waits_is_sent_off_where_its_room_is_needed() {
     assert_eq!(cache.stats().disk_writes, 2);
 }
 
+/// The same for what has been read: it would be read in vain.
+#[test]
+fn what_waits_is_sent_off_for_what_comes_in() {
+    let (_directory, _gate, mut cache, id) = written_and_gone();
+    keep(&mut cache, &text(1, 100), Lasts::InMemory);
+    keep(&mut cache, &text(2, 100), Lasts::OnDisk);
+    assert_eq!(cache.read(id), Reading::UnderWay);
+    let (began, mut way) = (Instant::now(), Way { far: Far(true), to_go: Cell::new(1), ..Way::default() });
+    while cache.is_reading(id) {
+        cache.carry(&mut way);
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not arrive");
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    assert_eq!([0, 1, 2].map(|name| is_held(&cache, name)), [true, true, false]);
+    settle(&mut cache, Far(true));
+    assert_eq!(cache.stats().disk_writes, 2);
+}
+
 /// Nor does what has just been queued go in vain where requests wait for all others.
 #[test]
 fn what_is_queued_is_not_let_go_in_vain() {

@@ -140,7 +140,7 @@ impl<S: Clone + Send + Sync + 'static> Cache<S> {
             match carrier.adopt(read) {
                 Ok(None) => return,
                 Ok(Some(adopted)) => break Ok(adopted),
-                Err(BackendError::Full(_)) if self.make_room_in(carrier) => {}
+                Err(BackendError::Full(_)) if self.make_room_in(carrier) || self.send_one_off(carrier) => {}
                 Err(error) => break Err(error),
             }
         };
