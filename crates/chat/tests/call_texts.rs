@@ -80,7 +80,7 @@ fn excepted(text: &str, bounded: bool) -> bool {
     if bounded {
         return ["</parameter>", "</tool_call>", "<function="].iter().any(|tag| text.contains(tag));
     }
-    const QUOTED: &str = r"(?s)<function=[^<>\n]+>\r?\n[ \t]*(<parameter=.*?)?</function>";
+    const QUOTED: &str = r"(?ms)^[ \t\r]*<function=[^<>\n]+>\r?\n[ \t]*(<parameter=.*?)?</function>";
     let expression = |text: &str| regex::Regex::new(text).expect("an expression");
     // What follows a quoted call on its line is taken to begin one.
     let outside = expression(QUOTED).replace_all(text, "");
