@@ -96,6 +96,15 @@ fn what_a_grammar_cannot_say_is_left_out_unless_the_function_is_strict() {
             vec![],
         ),
         (json!({"type": "string", "pattern": "^{.*}$"}), "", "repetition", vec!["{}", "a"], vec![]),
+        (json!({"enum": ["5", 5, "a"]}), "", "read as another", vec!["5", "a"], vec!["b"]),
+        (
+            json!({"anyOf": [{"enum": ["5", "a"]}, {"type": "integer"}]}),
+            "",
+            "read as another",
+            vec!["5", "6", "a"],
+            vec!["b"],
+        ),
+        (json!({"anyOf": [{"const": "5"}, {"type": "integer"}]}), "", "read as another", vec!["5", "6"], vec!["b"]),
         (json!({"type": "string", "not": {"const": "a"}}), "", "\"not\"", vec!["a", "5"], vec![]),
         (json!({"type": "string", "minLength": -1}), "", "minLength must be", vec!["a"], vec![]),
         (

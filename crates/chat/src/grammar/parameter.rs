@@ -32,6 +32,8 @@ const SCALARS: [(Kinds, &str); 4] = [
     (Kinds::NUMBER, r"0|-?[1-9][0-9]{0,14}|-?(0|[1-9][0-9]{0,8})\.[0-9]{0,3}[1-9]|-?[1-9][0-9]{0,8}\.0"),
     (Kinds::INTEGER, "0|-?[1-9][0-9]{0,14}"),
 ];
+const READ_AS_ANOTHER: &str =
+    "a value that is listed would be read as another in a call, as 5 beside \"5\", which are written alike";
 /// Whole numbers that are written in one way only.
 const LARGEST: i64 = 999_999_999_999_999;
 
@@ -142,6 +144,9 @@ impl Parameter {
                 "none of the values that are listed can stand in a call: each would be read as another",
             ));
         }
+        if choices.len() < values.len() {
+            latitude.leave_out(path, READ_AS_ANOTHER)?;
+        }
         let text = format!("({}) CLOSE", choices.join(" | "));
         if let Err(reason) = latitude.states.take(Need::from([(text.clone(), (text.len(), "a list of values".into()))]))
         {
@@ -164,7 +169,11 @@ impl Parameter {
         for branch in branches.iter().filter(|branch| branch.kinds().has(Kinds::STRING)) {
             match Text::of(branch, latitude.states) {
                 Ok(mut text) => {
-                    if text.keep(|choice| coerce(choice, expected) == quoted(choice) && is_text(choice)) {
+                    let (some, all) = text.keep(|choice| coerce(choice, expected) == quoted(choice) && is_text(choice));
+                    if !all && (some || *others != Kinds::NONE) {
+                        latitude.leave_out(path, READ_AS_ANOTHER)?;
+                    }
+                    if some {
                         texts.push(text);
                     } else {
                         impossible = Some(refused("none of the values that are listed can stand in a call"));

@@ -239,11 +239,12 @@ impl Text {
         *self == Self::default()
     }
 
-    /// Takes out the choices that are not `kept`. Returns whether any text is left.
-    pub(super) fn keep(&mut self, kept: impl Fn(&str) -> bool) -> bool {
-        let Some(choices) = &mut self.choices else { return true };
+    /// Takes out the choices that are not `kept`. Returns whether any text is left, and whether all are.
+    pub(super) fn keep(&mut self, kept: impl Fn(&str) -> bool) -> (bool, bool) {
+        let Some(choices) = &mut self.choices else { return (true, true) };
+        let all = choices.len();
         choices.retain(|choice| kept(choice));
-        !choices.is_empty()
+        (!choices.is_empty(), choices.len() == all)
     }
 
     /// It with its end, in Lark, and none of the texts that look so.
