@@ -516,3 +516,30 @@ fn what_may_come_side_by_side_is_bounded() {
         }
     }
 }
+
+/// The parser has all alternatives of a value at the same time, where one begins. Otherwise the reply would die there.
+#[test]
+fn alternatives_have_no_more_properties_than_a_reply_may() {
+    let object = |index: usize, count: usize| {
+        let names = (0..count).map(|name| (format!("o{index}_{name}"), json!({"type": "integer"})));
+        json!({"type": "object", "properties": names.collect::<serde_json::Map<_, _>>()})
+    };
+    let begin = "<parameter=x>\n{";
+    for (alternatives, properties, fits) in [(20, 100, true), (2, 1000, true), (21, 100, false), (300, 10, false)] {
+        let all: Vec<Value> = (0..alternatives).map(|index| object(index, properties)).collect();
+        let reference = json!({"$ref": "#/$defs/O"});
+        let many = json!({"anyOf": vec![reference; alternatives], "$defs": {"O": object(0, properties)}});
+        let nested = json!({"properties": {"x": {"anyOf": all}}});
+        for (parameters, begin) in [
+            (nested, begin.to_owned()),
+            (json!({"properties": {"x": {"anyOf": many["anyOf"]}}, "$defs": many["$defs"]}), begin.to_owned()),
+            (json!({"anyOf": all}), format!("<parameter=o1_{}>\n5", properties - 1)),
+        ] {
+            let grammar = of(tiny(), &parameters, true);
+            // More alternatives of the parameters themselves are refused before.
+            assert_eq!(grammar.is_ok(), fits, "{alternatives} of {properties}: {:?}", grammar.err());
+            let Ok(mut grammar) = grammar else { continue };
+            tiny().follow(&mut grammar, &format!("{begin}\n")).expect("it begins");
+        }
+    }
+}

@@ -98,6 +98,17 @@ fn no_reply_dies_midway() {
     }
     let (path, reason) = refusal(&json!({"properties": {"x": {"type": "string", "anyOf": ways}}}), true);
     assert!(path == "properties.x" && reason.contains("alternatives come to together"), "{path}: {reason}");
+    // Names are texts, too.
+    let names = |count: usize| -> serde_json::Map<String, Value> {
+        (0..count).map(|index| (format!("{index}{}", "n".repeat(250)), json!({}))).collect()
+    };
+    for parameters in [
+        json!({"properties": {"x": {"type": "array", "items": {"properties": names(975)}}}}),
+        json!({"properties": names(975)}),
+    ] {
+        let error = of(tiny(), &parameters, true).expect_err("too much").to_string();
+        assert!(error.contains("takes more than one reply may"), "{error}");
+    }
     // Within JSON as well.
     let schema = json!({"type": "array", "items": {"type": "string", "maxLength": 2000}});
     let grammar = of(real(), &json!({"properties": {"x": schema}}), true).expect("it fits");

@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::branches::{Branch, branches};
 use super::document::{Budget, Document};
 use super::followable::followable;
-use super::latitude::{Latitude, States, leave_out};
-use super::nesting::{check_schema, check_side_by_side};
+use super::latitude::{Latitude, Need, States, leave_out};
+use super::nesting::{check_alternatives, check_schema, check_side_by_side};
 use super::parameter::{Parameter, says_nothing};
 use super::reason::refused;
 use super::schema::check_ending;
@@ -183,6 +183,11 @@ impl Writer<'_> {
         let objects = branches.iter().filter(|branch| branch.kinds().has(Kinds::OBJECT));
         let declared = objects.map(|branch| Declared::of(branch, whole, budget, &self.latitude));
         let declared: Vec<Declared> = declared.collect::<Result<_, _>>().map_err(refuse)?;
+        check_alternatives(declared.iter().map(|declared| declared.parameters.len()).sum()).map_err(refuse)?;
+        for (name, ..) in declared.iter().flat_map(|declared| &declared.parameters) {
+            let need = Need::from([(format!("{name:?}"), (name.len(), "the names of all parameters".into()))]);
+            self.latitude.states.take(need).map_err(refused).map_err(refuse)?;
+        }
         let mut bodies = Vec::new();
         let mut never = None;
         for (branch, declared) in declared.iter().enumerate() {

@@ -10,6 +10,7 @@ use super::GrammarError;
 use super::branches::{Branch, all_of};
 use super::document::{Budget, Document};
 use super::latitude::{Latitude, Need, States};
+use super::nesting::check_alternatives;
 use super::reason::refused;
 use super::schema::{NAMED, ONE, SEVERAL};
 use super::text::Text;
@@ -133,8 +134,9 @@ impl<'s> Walk<'_, 's> {
         let branches = match all_of(schemas, self.document) {
             Ok(branches) => branches,
             Err(error) if self.document.budget.is_spent() => return Err(error),
-            Err(_) => self.apart(schemas, within),
+            Err(_) => self.apart(schemas, within)?,
         };
+        check_properties(branches.iter().flat_map(|branch| branch.0.iter().copied()))?;
         for list in branches.iter().flat_map(Branch::listed) {
             list.iter().try_for_each(|value| self.document.budget.spend_on_copy(value))?;
             let text = list.iter().map(Value::to_string).collect::<Vec<_>>().join(",");
@@ -147,14 +149,17 @@ impl<'s> Walk<'_, 's> {
     }
 
     /// Of what is composed of too much each part by itself.
-    fn apart(&mut self, schemas: &[&'s Value], within: bool) -> Vec<Branch<'s>> {
+    fn apart(&mut self, schemas: &[&'s Value], within: bool) -> Result<Vec<Branch<'s>>, GrammarError> {
+        let root = self.document.root;
         let maps: Vec<_> = schemas.iter().filter_map(|schema| schema.as_object()).collect();
         for map in &maps {
             let parts = ["allOf", "anyOf", "oneOf"].iter().filter_map(|name| map.get(*name)?.as_array());
-            let target = map.get("$ref").and_then(Value::as_str).and_then(|name| target(self.document.root, name));
-            self.ahead.extend(parts.flatten().chain(target).map(|part| (vec![part], within)));
+            let parts: Vec<&Value> = parts.flatten().chain(referred(root, map)).collect();
+            let meant = parts.iter().filter_map(|part| part.as_object());
+            check_properties(meant.map(|part| referred(root, part).and_then(Value::as_object).unwrap_or(part)))?;
+            self.ahead.extend(parts.into_iter().map(|part| (vec![part], within)));
         }
-        vec![Branch(maps)]
+        Ok(vec![Branch(maps)])
     }
 
     /// The values that one of another schema has in it.
@@ -241,6 +246,17 @@ impl<'s> Walk<'_, 's> {
         self.need.extend(count.map(|count| (format!("JSON {texts:?}"), (count, what))));
         Ok(())
     }
+}
+
+/// What a schema refers to.
+fn referred<'s>(root: &'s Value, map: &Map<String, Value>) -> Option<&'s Value> {
+    map.get("$ref").and_then(Value::as_str).and_then(|name| target(root, name))
+}
+
+/// Refuses more properties in alternatives of one value than a reply's parser takes.
+fn check_properties<'s>(maps: impl Iterator<Item = &'s Map<String, Value>>) -> Result<(), GrammarError> {
+    let count = |map: &Map<String, Value>| map.get("properties").and_then(Value::as_object).map_or(0, Map::len);
+    check_alternatives(maps.map(count).sum())
 }
 
 /// A string as it stands in JSON.

@@ -20,11 +20,24 @@ const MOST_RULES: usize = 5000;
 /// Properties of an object, alternatives of a schema, functions that may be called: a parser keeps some items for each of
 /// those that may come next.
 const MOST_SIDE_BY_SIDE: usize = 1000;
+/// Properties of all alternatives of one value: a fifth of the [items](super::MOST_ITEMS) that a parser may have, of which it
+/// has four for each.
+const MOST_ALTERNATIVE: usize = 2000;
 
 /// Refuses more side by side than a reply's parser takes.
 pub(super) fn check_side_by_side(what: &str, count: usize) -> Result<(), GrammarError> {
     if count > MOST_SIDE_BY_SIDE {
         return Err(refused(format!("there are {count} {what}; at most {MOST_SIDE_BY_SIDE} are taken")));
+    }
+    Ok(())
+}
+
+/// Refuses more properties, in all alternatives of one value, than a reply's parser takes.
+pub(super) fn check_alternatives(properties: usize) -> Result<(), GrammarError> {
+    if properties > MOST_ALTERNATIVE {
+        return Err(refused(format!(
+            "its alternatives have {properties} properties together; at most {MOST_ALTERNATIVE} are taken"
+        )));
     }
     Ok(())
 }
