@@ -37,6 +37,8 @@ pub(super) struct Masks {
     parser: TokenParser,
     /// The masks of the parser's row, the newest last.
     kept: VecDeque<(State, Mask)>,
+    /// The tokens of a text that the grammar leaves no choice but to write, as far as it has not come.
+    forced: VecDeque<u32>,
 }
 
 impl Masks {
@@ -44,7 +46,7 @@ impl Masks {
     pub(super) fn new(mut parser: TokenParser, slices: Arc<Slices>) -> Self {
         parser.bias_computer = slices;
         parser.start_without_prompt();
-        Self { parser, kept: VecDeque::new() }
+        Self { parser, kept: VecDeque::new(), forced: VecDeque::new() }
     }
 
     /// Takes the next token.
@@ -52,7 +54,10 @@ impl Masks {
     /// # Errors
     /// If it was not allowed, or the grammar has become too much.
     pub(super) fn consume(&mut self, token: u32) -> Result<(), String> {
-        let Self { parser, kept } = self;
+        let Self { parser, kept, forced } = self;
+        if forced.pop_front() != Some(token) {
+            forced.clear();
+        }
         let consumed = panic_utils::catch_unwind(AssertUnwindSafe(|| {
             // Consuming makes a row where a word of the grammar ends. Before, it looks at what would follow if one ended here,
             // which may make one, too, that does not stay; the same look tells how many. That is so in the one version that
@@ -74,7 +79,7 @@ impl Masks {
     /// # Errors
     /// If nothing may, or the grammar has become too much.
     pub(super) fn next(&mut self) -> Result<Mask, String> {
-        let Self { parser, kept } = self;
+        let Self { parser, kept, forced } = self;
         let mask = panic_utils::catch_unwind(AssertUnwindSafe(|| {
             if parser.stop_reason() != StopReason::NotStopped {
                 return Ok(words(parser.token_env.tok_trie().eos_token_set()));
@@ -83,6 +88,14 @@ impl Masks {
             let state = State { lexer, begun: parser.parser.has_pending_lexeme_bytes() };
             if let Some((_, mask)) = kept.iter().find(|(known, _)| *known == state) {
                 return Ok(Arc::clone(mask));
+            }
+            // Of a long text it takes milliseconds to find the tokens, so they are found once and not at each of them.
+            if forced.is_empty() {
+                forced.extend(parser.compute_ff_tokens());
+            }
+            if let Some(&token) = forced.front() {
+                kept.clear();
+                return Ok(words(parser.token_env.tok_trie().singleton_token_set(token)));
             }
             let mask = words(parser.compute_mask()?);
             if !parser.parser.currently_forced_bytes().is_empty() {
@@ -151,6 +164,25 @@ mod tests {
         assert!(reason.contains("250000") && reason.contains("make its expressions simpler"), "{reason}");
     }
 
+    /// Of a text of which the grammar leaves no choice the tokens are found once, and not at each of them.
+    #[test]
+    fn a_text_that_is_forced_is_made_tokens_of_once() {
+        let (made, _) = tiny();
+        let text = "Terms and conditions apply, größtenteils. ".repeat(50);
+        let format = Format::Choice(vec![text.clone()]);
+        let grammar = grammar_of(&format, &Default::default()).expect("a format");
+        let mut masks = made.masks(grammar, true).expect("a grammar");
+        let times = |masks: &Masks| masks.parser.parser.perf_counters().tokenize_ff.get().2;
+        let (before, tokens) = (times(&masks), made.tokenizer.encode_exactly(&text).expect("tokens"));
+        for &token in &tokens {
+            let mask = next(&mut masks);
+            let allowed: u32 = mask.iter().map(|word| word.count_ones()).sum();
+            assert!(allowed == 1 && mask[token as usize / 32] >> (token % 32) & 1 == 1, "the model's own tokens");
+            masks.consume(token).expect("an allowed token");
+        }
+        assert!(tokens.len() > 500 && times(&masks) - before < 5);
+    }
+
     /// Making a state takes longer than going to it, so those of a text are made before the reply begins.
     #[test]
     fn texts_of_forced_calls_find_their_states_made() {
@@ -182,6 +214,7 @@ mod tests {
                 let mut seen: Vec<Mask> = Vec::new();
                 for _ in 0..120 {
                     anew.kept.clear();
+                    anew.forced.clear();
                     let mask = next(&mut masks);
                     assert_eq!(mask, next(&mut anew));
                     assert!(masks.kept.len() <= KEPT);
