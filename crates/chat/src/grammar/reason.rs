@@ -17,10 +17,19 @@ type Plainer = (&'static str, fn(&str) -> String);
 /// Of all of it, where no part is at fault.
 const TOO_MUCH: &str = "all together is more than one grammar may be; declare less, or list and bound less of it";
 
-const PLAINER: [Plainer; 8] = [
+const PLAINER: [Plainer; 13] = [
     ("initial lexer configuration (grammar) too big", |_| TOO_MUCH.into()),
     ("lexer precomputation failed", |_| TOO_MUCH.into()),
     ("grammar size (number of symbols) too big", |_| TOO_MUCH.into()),
+    ("fuel exhausted when checking relevance of lexemes", |_| TOO_MUCH.into()),
+    ("Unable to determine if regex is empty", |_| {
+        "whether any text is of its pattern, its format and its lengths together takes too long to tell".into()
+    }),
+    ("Regex is empty", |_| "no text is of its pattern, its format and its lengths together".into()),
+    ("Failed to generate regex for ", |_| "bounds of so many digits are not supported".into()),
+    ("circular references with sibling keys are not supported", |_| {
+        "a reference that leads back to itself can have no other keywords beside it".into()
+    }),
     ("Unimplemented keys: [", |rest| {
         format!("the schema has keywords that are not supported: {}", rest.trim_end_matches(']'))
     }),
@@ -86,6 +95,7 @@ fn plainer(complaint: &str) -> String {
     };
     let line = line.unwrap_or_default().trim_end();
     let line = line.split_once(" (in regex): ").map_or(line, |(_, wrong)| wrong);
+    let line = line.strip_prefix("failed to compile JSON schema: ").unwrap_or(line);
     let say = |(begin, say): &Plainer| {
         let (before, rest) = line.split_once(begin)?;
         Some(format!("{before}{}", say(rest)))
@@ -133,6 +143,23 @@ mod tests {
                 "Only absolute $ref's (#/...) are supported without 'referencing' feature; ref 'http://a.example/b'",
                 "only references within the schema, as #/$defs/name, are supported, not 'http://a.example/b'",
             ),
+            (
+                "failed to compile JSON schema: Unsatisfiable schema: Regex is empty:  (And (SearchRegex /^a$/) (Regex /(?s:.{5,})/))",
+                "Unsatisfiable schema: no text is of its pattern, its format and its lengths together",
+            ),
+            (
+                "Unable to determine if regex is empty:  (And (SearchRegex /^a/) (Regex /b/))",
+                "whether any text is of its pattern, its format and its lengths together takes too long to tell",
+            ),
+            (
+                "failed to compile JSON schema: Failed to generate regex for float range: min=Some(-3.4e38), max=None",
+                "bounds of so many digits are not supported",
+            ),
+            (
+                "circular references with sibling keys are not supported: json-schema:///#/$defs/d0",
+                "a reference that leads back to itself can have no other keywords beside it",
+            ),
+            ("fuel exhausted when checking relevance of lexemes (1000000)", TOO_MUCH),
             ("Invalid type: foo\n\n<backtrace>", "Invalid type: foo"),
             ("initial lexer configuration (grammar) too big (limit for this grammar: 1000000)", TOO_MUCH),
             ("grammar size (number of symbols) too big (limit for this grammar: 500000)", TOO_MUCH),
