@@ -131,6 +131,12 @@ fn no_reply_dies_midway() {
     real().follow(&mut grammar.clone(), &whole).expect_err("the first is held to its length");
 }
 
+#[test]
+fn a_refusal_of_all_parameters_names_the_function() {
+    let error = of(tiny(), &json!({"type": "string"}), false).err().map(|error| error.to_string());
+    assert_eq!(error.as_deref(), Some("the parameters of the function 'f': no arguments satisfy it"));
+}
+
 /// Of two functions of one name the first counts, as where calls are read.
 #[test]
 fn the_first_of_two_functions_of_one_name_counts() {

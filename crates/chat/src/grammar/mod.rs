@@ -92,7 +92,7 @@ pub enum GrammarError {
         reason: String,
     },
     /// A function that must be called has a parameter that no call can be held to.
-    #[error("'{path}' of the function '{function}': {reason}")]
+    #[error("{}: {reason}", place_in(function, path))]
     Parameter {
         /// The function's name.
         function: String,
@@ -310,6 +310,12 @@ fn on_deep_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send)
         let thread = thread::Builder::new().name("lily-grammar".into()).stack_size(STACK).spawn_scoped(scope, work);
         thread.map_err(failed)?.join().unwrap_or_else(|_| Err(GrammarError::Failed("a compiler panicked".into())))
     })
+}
+
+/// What a path of a function's parameters is called.
+fn place_in(function: &str, path: &str) -> String {
+    let place = if path.is_empty() { "the parameters".into() } else { format!("'{path}'") };
+    format!("{place} of the function '{function}'")
 }
 
 fn failed(error: impl std::fmt::Display) -> GrammarError {
