@@ -97,6 +97,26 @@ fn control_tokens_are_never_text() {
     }
 }
 
+/// As where a text stands in a call.
+#[test]
+fn formats_are_within_json_what_they_are_elsewhere() {
+    for (format, yes, no) in [
+        ("date-time", "2024-02-29T23:20:50.5+02:00", ["6971-12-30T20:18:60+14:24", "2024-02-29t23:20:50z"]),
+        ("time", "23:20:50Z", ["20:59:60Z", "23:20:50z"]),
+        ("date", "2024-02-29", ["2023-02-29", "2024-02-1"]),
+        ("uri", "https://a.example/0?b#c", ["//a.example/0", "https://a b/0"]),
+    ] {
+        for schema in [json!({"format": format}), json!({"format": format, "pattern": "0"})] {
+            let grammar = tiny().schema(json!({"type": "array", "items": schema}));
+            let text = json!([yes]).to_string();
+            assert_eq!(tiny().follow(&mut grammar.clone(), &text), Ok(vec![text.len()]), "{schema}");
+            for text in no {
+                tiny().follow(&mut grammar.clone(), &json!([text]).to_string()).expect_err(&format!("{schema} {text}"));
+            }
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_a_reason() {
     let schema = Format::JsonSchema;

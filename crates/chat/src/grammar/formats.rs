@@ -1,5 +1,7 @@
 //! The formats of strings that are checked, as expressions.
 
+use serde_json::{Map, Value, json};
+
 /// A day of the calendar, leap years and all.
 const DATE: &str = "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)\
     |02-(0[1-9]|1[0-9]|2[0-8]))\
@@ -38,6 +40,18 @@ pub(super) fn expression(format: &str) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// Says as a pattern what a schema says as a format: to the compiler some formats have other texts, a second 60 among them.
+pub(super) fn spell_out(schema: &mut Map<String, Value>) {
+    let Some(expression) = schema.get("format").and_then(Value::as_str).and_then(expression) else { return };
+    schema.shift_remove("format");
+    let pattern = Value::from(format!("^({expression})$"));
+    if !schema.contains_key("pattern") {
+        schema.insert("pattern".into(), pattern);
+    } else if let Some(all) = schema.entry("allOf").or_insert_with(|| json!([])).as_array_mut() {
+        all.push(json!({"pattern": pattern}));
+    }
 }
 
 /// One of these characters of an address, or another that is escaped.

@@ -97,7 +97,7 @@ fn leave_out(map: &mut Map<String, Value>, leave: Leave) {
 }
 
 /// Changes a schema and all that are within it.
-fn each_map(schema: &mut Value, change: &impl Fn(&mut Map<String, Value>)) {
+pub(super) fn each_map(schema: &mut Value, change: &impl Fn(&mut Map<String, Value>)) {
     let Some(map) = schema.as_object_mut() else { return };
     change(map);
     for (keyword, value) in map.iter_mut() {

@@ -6,11 +6,12 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Number, Value, json};
 
-use super::GrammarError;
 use super::document::Budget;
+use super::json_text::each_map;
 use super::nesting::check_schema;
 use super::one_of::Comparison;
 use super::reason::refused;
+use super::{GrammarError, formats};
 use crate::tools::{Kinds, target, unescaped};
 
 /// Formats that are checked. To JSON Schema any other is a note.
@@ -52,6 +53,7 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
     each_schema(schema, false, &names_it_asks_for)?;
     let mut ready = schema.clone();
     simplify(&mut ready, &Comparison::new(schema, &Budget::default()));
+    each_map(&mut ready, &formats::spell_out);
     if let Some(map) = ready.as_object_mut() {
         map.entry(OPTIONS).or_insert_with(options);
     }
@@ -300,7 +302,6 @@ mod tests {
     fn what_means_nothing_is_taken_out() {
         for (schema, ready) in [
             (json!({"type": "string", "format": "password"}), json!({"type": "string"})),
-            (json!({"type": "string", "format": "uuid"}), json!({"type": "string", "format": "uuid"})),
             (
                 json!({"properties": {"format": {"format": "int32"}, "oneOf": {"uniqueItems": false}}}),
                 json!({"properties": {"format": {}, "oneOf": {}}}),
