@@ -354,3 +354,20 @@ fn an_object_has_as_many_properties_as_it_is_asked_for() {
         tiny().follow(&mut grammar.clone(), &format!("{name}{{\"a\":1,\"b\":2}}")).expect_err("too few");
     }
 }
+
+/// Of a format a pattern with an end is taken also where its states take long to count.
+#[test]
+fn long_patterns_are_taken() {
+    let lines = "some words\n".repeat(20);
+    let lines = lines.trim_end();
+    for (schema, text) in [
+        (json!({"pattern": "^(.{1,80}\n){1,20}$"}), format!("{lines}\n")),
+        (json!({"pattern": "^[^\n]{1,120}(\n[^\n]{1,120}){0,20}$", "maxLength": 2000}), lines.to_owned()),
+        (json!({"pattern": r"^\p{L}[\p{L}\p{N} .'-]{0,99}$"}), "größe 日本".repeat(9)),
+    ] {
+        let mut grammar = tiny().schema(json!({"type": "string", "allOf": [schema]}));
+        let text = Value::from(text).to_string();
+        let ends = tiny().follow(&mut grammar, &text).unwrap_or_else(|error| panic!("{schema}: {error}"));
+        assert_eq!(ends.last(), Some(&text.len()), "{schema}");
+    }
+}

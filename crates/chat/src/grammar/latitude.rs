@@ -26,11 +26,18 @@ pub(super) struct States<'c> {
     left: Cell<usize>,
     known: RefCell<HashSet<String>>,
     counter: &'c Counter,
+    /// Whether patterns that come to an end and take too long to count are taken to have few.
+    trusts: bool,
 }
 
 impl<'c> States<'c> {
     pub(super) fn new(counter: &'c Counter) -> Self {
-        Self { left: Cell::new(MOST_LEXER_STATES - OTHERS), known: RefCell::default(), counter }
+        Self { left: Cell::new(MOST_LEXER_STATES - OTHERS), known: RefCell::default(), counter, trusts: false }
+    }
+
+    /// Of a `response_format`, of which there is one: what would bind nothing in a call is a 400 there.
+    pub(super) fn of_format(counter: &'c Counter) -> Self {
+        Self { trusts: true, ..Self::new(counter) }
     }
 
     /// Takes all of them, or none if there are not so many left. What has a key that was taken before has the same states.
@@ -69,21 +76,24 @@ impl<'c> States<'c> {
         let length = texts.iter().map(Text::length).max().unwrap_or(0);
         let alone: Vec<Text> = texts.iter().map(Text::of_any_length).collect();
         let mut measured = measure(&alone, DEAREST);
+        if measured == Measure::TooCostly && self.trusts && texts.iter().all(Text::ends) {
+            return Ok(Some(0));
+        }
         if let (Measure::States(each), true) = (measured, length > 0) {
             // At each character the lexer may be wherever it may be without the length. There may be far less, each far dearer.
             let bound = usize::try_from(length).unwrap_or(usize::MAX).saturating_add(1).saturating_mul(each);
             let is_plain = beside.len() < 2 && !texts.iter().any(Text::has_expressions);
             measured = if is_plain { Measure::TooMany } else { measure(texts, SAMPLE) };
-            if measured == Measure::TooMany && bound <= most {
+            if matches!(measured, Measure::TooMany | Measure::TooCostly) && bound <= most {
                 measured = Measure::States(bound);
-            } else if measured == Measure::TooMany && !is_plain {
+            } else if matches!(measured, Measure::TooCostly) {
                 measured = measure(texts, DEAREST);
             }
         }
         match measured {
             Measure::Nothing => Ok(None),
             Measure::States(count) => Ok(Some(count)),
-            Measure::TooMany | Measure::TooDear => Err(TOO_MUCH),
+            Measure::TooMany | Measure::TooCostly | Measure::TooDear => Err(TOO_MUCH),
         }
     }
 

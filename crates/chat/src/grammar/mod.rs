@@ -272,7 +272,7 @@ impl Grammars {
 fn grammar_of(format: &Format, (counter, budget): &(Counter, Budget)) -> Result<TopLevelGrammar, GrammarError> {
     let of_schema = |schema: &Value| {
         let ready = schema::prepare(schema)?;
-        json_text::take(&ready, true, budget, &States::new(counter))?;
+        json_text::take(&ready, true, budget, &States::of_format(counter))?;
         Ok(TopLevelGrammar::from_json_schema(ready))
     };
     Ok(match format {

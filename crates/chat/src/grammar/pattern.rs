@@ -65,6 +65,11 @@ fn apart(expression: Hir) -> (Hir, u64, Option<u64>) {
     }
 }
 
+/// Whether there is a longest text of an expression.
+pub(super) fn ends(expression: &str) -> bool {
+    Parser::new().parse(expression).is_ok_and(|parsed| parsed.properties().maximum_len().is_some())
+}
+
 /// Whether a part looks around: anchors do.
 fn looks(part: &Hir) -> bool {
     !part.properties().look_set().is_empty()

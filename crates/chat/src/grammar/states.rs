@@ -29,8 +29,10 @@ pub(super) enum Measure {
     Nothing,
     /// So many states.
     States(usize),
-    /// More than were asked for, or such as take too long to make together.
+    /// More than were asked for.
     TooMany,
+    /// Such as take too long to make together.
+    TooCostly,
     /// Some that take too long to make.
     TooDear,
 }
@@ -59,7 +61,7 @@ impl Counter {
             return if matches!(known, Measure::States(count) if *count > most) { Measure::TooMany } else { *known };
         }
         if self.left.get() == 0 {
-            return Measure::TooMany;
+            return Measure::TooCostly;
         }
         let (measured, cost) = measure_up_to(expression, most, dearest.min(self.left.get()));
         let cost = cost.saturating_add(LEAST_COST + key.len() as u64);
@@ -121,7 +123,7 @@ pub(super) fn measure_up_to(expression: &RegexAst, most: usize, dearest: u64) ->
                 return (Measure::TooDear, lexer.cost());
             }
             if lexer.cost() > dearest {
-                return (Measure::TooMany, lexer.cost());
+                return (Measure::TooCostly, lexer.cost());
             }
         }
     }
@@ -144,6 +146,6 @@ mod tests {
         assert_eq!(measure(&both("[a-c]{0,3}", "[b-d]*"), 100), Measure::States(5));
         assert_eq!(measure(&both("[a-c]{0,3}", "[b-d]*"), 4), Measure::TooMany);
         assert_eq!(measure(&both("a+", "b+"), 100), Measure::Nothing);
-        assert_eq!(measure(&RegexAst::Regex("(?s:.*)e[a-z ]{40}".into()), 50_000), Measure::TooMany);
+        assert_eq!(measure(&RegexAst::Regex("(?s:.*)e[a-z ]{40}".into()), 50_000), Measure::TooCostly);
     }
 }

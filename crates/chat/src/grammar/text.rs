@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::branches::Branch;
 use super::latitude::{Latitude, Need, States};
-use super::pattern::Whole;
+use super::pattern::{Whole, ends};
 use super::reason::refused;
 use super::{GrammarError, formats, lark_string};
 
@@ -215,6 +215,11 @@ impl Text {
     /// What it is held to at most, or else at least.
     pub(super) fn length(&self) -> u64 {
         self.most.unwrap_or(0).max(self.least)
+    }
+
+    /// Whether all its expressions come to an end.
+    pub(super) fn ends(&self) -> bool {
+        self.expressions.iter().all(|expression| ends(expression))
     }
 
     pub(super) fn has_expressions(&self) -> bool {
