@@ -1,7 +1,8 @@
-//! A function's parameters as the grammar can follow them: what it has no words for is [left out](Latitude), and what can be
-//! said in JSON Schema's plainest words is said in them.
+//! A schema as the grammar can follow it, that of a function's parameters or of a format: what it has no words for is
+//! [left out](Latitude), and what can be said in JSON Schema's plainest words is said in them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
@@ -9,9 +10,9 @@ use super::document::Budget;
 use super::latitude::Latitude;
 use super::one_of::Comparison;
 use super::reason::refused;
-use super::schema::{NAMED, ONE, OPTIONS, SEVERAL, kinds_of, names_it_asks_for};
+use super::schema::{FORMATS, NAMED, ONE, SEVERAL};
 use super::{GrammarError, text};
-use crate::tools::target;
+use crate::tools::{Kinds, target};
 
 /// Schemas that one function may come to, each definition where it is referred to as a whole or in part.
 const MOST: usize = 50_000;
@@ -30,23 +31,37 @@ const UNKNOWN: [&str; 12] = [
     "unevaluatedProperties",
     "uniqueItems",
 ];
-/// Keywords that bind nothing by themselves, or whose part is taken by others here.
-const IDLE: [&str; 15] = [
-    "$anchor",
-    "$defs",
-    "$dynamicAnchor",
-    "$id",
-    "$recursiveAnchor",
-    "$schema",
-    "default",
-    "definitions",
-    "else",
-    "examples",
-    "id",
-    "maxContains",
-    "minContains",
-    "then",
-    OPTIONS,
+/// The other keywords that bind, as JSON Schema and OpenAPI have them. What else there is says nothing, or
+/// is part of what these say.
+const KNOWN: [&str; 28] = [
+    "$ref",
+    "additionalItems",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "const",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minProperties",
+    "minimum",
+    "multipleOf",
+    "nullable",
+    "oneOf",
+    "pattern",
+    "patternProperties",
+    "prefixItems",
+    "properties",
+    "required",
+    "type",
 ];
 /// Keywords that bind what no other keyword beside them does: without the first, the second would bind that, too.
 const RESTS: [(&str, &str); 3] =
@@ -58,10 +73,10 @@ const NUMBERS: [&str; 5] = ["exclusiveMaximum", "exclusiveMinimum", "maximum", "
 /// Keywords whose value is a count.
 const COUNTS: [&str; 6] = ["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"];
 
-/// The parameters' schema. All that it refers to is in its `$defs`. `comparisons`: for the options of a `oneOf`.
+/// The schema. All that it refers to is in its `$defs`. `comparisons`: for the options of a `oneOf`.
 ///
 /// # Errors
-/// [`GrammarError::Parameter`] where the function is strict and has a keyword that cannot be followed;
+/// [`GrammarError::Parameter`] where all of it has to be followed and has a keyword that cannot be;
 /// [`GrammarError::Refused`] if there is too much of it.
 pub(super) fn followable(root: &Value, latitude: &Latitude<'_>, comparisons: &Budget) -> Result<Value, GrammarError> {
     let rewriting = Rewriting {
@@ -168,14 +183,20 @@ impl Rewriting<'_> {
         if says_something {
             return without(format!("the schema has keywords that are not supported: \"{keyword}\""));
         }
-        if UNKNOWN.contains(&keyword) || IDLE.contains(&keyword) {
+        if !KNOWN.contains(&keyword) {
             return Ok(None);
         }
         match keyword {
             "$ref" => {
-                let Some(reference) = value.as_str().filter(|reference| target(self.root, reference).is_some()) else {
-                    return without(format!("there is no {value}"));
+                let within = value.as_str().filter(|reference| reference.starts_with('#'));
+                let Some(reference) = within else {
+                    return without(format!(
+                        "only references within the schema, as #/$defs/name, are supported, not {value}"
+                    ));
                 };
+                if target(self.root, reference).is_none() {
+                    return without(format!("there is no {value}"));
+                }
                 let mut references = self.references.borrow_mut();
                 let known = references.iter().position(|known| known == reference);
                 let index = known.unwrap_or_else(|| {
@@ -198,7 +219,11 @@ impl Rewriting<'_> {
                     return without(error.to_string());
                 }
             }
-            "format" if !value.is_string() => return without("format must be a string".into()),
+            "format" => match value.as_str() {
+                None => return without("format must be a string".into()),
+                Some(name) if !FORMATS.contains(&name) => return Ok(None),
+                Some(_) => {}
+            },
             // As older drafts have it: whether the other bound is allowed itself.
             "exclusiveMaximum" | "exclusiveMinimum" if value.is_boolean() => {
                 let bound = if keyword == "exclusiveMaximum" { "maximum" } else { "minimum" };
@@ -283,14 +308,107 @@ fn names_others(condition: &Value, declared: &Value) -> bool {
     }
 }
 
-/// `items` that are a list, as older drafts have the first items.
+/// The items of older drafts, whose `items` may be a list of the first ones and `additionalItems` the others. To the compiler
+/// `additionalItems` makes a schema one of those.
 fn plain_items(map: &mut Map<String, Value>) {
     if map.get("items").is_some_and(Value::is_array)
         && let Some(first) = map.shift_remove("items")
     {
         map.insert("prefixItems".into(), first);
-        if let Some(others) = map.shift_remove("additionalItems") {
-            map.insert("items".into(), others);
+    }
+    if let Some(others) = map.shift_remove("additionalItems")
+        && map.contains_key("prefixItems")
+    {
+        map.entry("items").or_insert(others);
+    }
+}
+
+/// The kinds that all of these names are known to name.
+fn kinds_of(names: &[Value]) -> Option<Kinds> {
+    let kinds: Option<Vec<Kinds>> =
+        names.iter().map(|name| name.as_str().map(Kinds::named).filter(|kinds| *kinds != Kinds::ANY)).collect();
+    Some(kinds?.into_iter().fold(Kinds::NONE, Kinds::with)).filter(|kinds| *kinds != Kinds::NONE)
+}
+
+/// Whether the grammar has as many properties as the object is asked for: it does not remember names, so that of those which
+/// are not `required` it would take one twice for two.
+///
+/// # Errors
+/// [`GrammarError::Refused`] if `minProperties` asks for two that nothing names, or more.
+fn names_it_asks_for(map: &Map<String, Value>) -> Result<(), GrammarError> {
+    let least = map.get("minProperties").and_then(Value::as_f64).unwrap_or(0.0);
+    let required = map.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let named: HashSet<&str> = required.iter().filter_map(Value::as_str).collect();
+    if least <= named.len() as f64 + 1.0 {
+        return Ok(());
+    }
+    Err(refused(format!(
+        "a minProperties of {least} is supported only where \"required\" names all of them but one: a name could come twice"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{Budget, GrammarError, Latitude, followable};
+    use crate::grammar::latitude::States;
+    use crate::grammar::states::Counter;
+
+    fn followed(schema: &Value) -> Result<Value, GrammarError> {
+        let counter = Counter::default();
+        let latitude = Latitude { function: "", strict: true, states: &States::new(&counter) };
+        followable(schema, &latitude, &Budget::default())
+    }
+
+    #[test]
+    fn what_is_said_is_said_in_the_plainest_words() {
+        for (schema, ready) in [
+            (json!({"type": "string", "format": "password"}), json!({"type": "string"})),
+            (json!({"type": "string", "format": "uuid"}), json!({"type": "string", "format": "uuid"})),
+            (
+                json!({"properties": {"format": {"format": "int32"}, "oneOf": {"uniqueItems": false}}}),
+                json!({"properties": {"format": {}, "oneOf": {}}}),
+            ),
+            (json!({"enum": [{"format": "x"}]}), json!({"enum": [{"format": "x"}]})),
+            (
+                json!({"type": "INTEGER", "items": {"type": "dict"}}),
+                json!({"type": "integer", "items": {"type": "object"}}),
+            ),
+            (json!({"type": ["str", "null"]}), json!({"type": ["string", "null"]})),
+            (
+                json!({"items": {"type": "int", "nullable": true}}),
+                json!({"items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}),
+            ),
+            (json!({"items": {"nullable": false, "title": "x", "x-y": {}, "default": 1}}), json!({"items": {}})),
+            (
+                json!({"items": {"oneOf": [{"type": "string", "format": "x"}, {"type": "null"}]}}),
+                json!({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}),
+            ),
+            (
+                json!({"anyOf": [{}], "oneOf": [{"const": 1}, {"const": 2}]}),
+                json!({"anyOf": [{}], "allOf": [{"anyOf": [{"const": 1}, {"const": 2}]}]}),
+            ),
+            (json!({"x-guidance": {"lenient": true}}), json!({})),
+            (
+                json!({"$ref": "#/properties/a~1b", "properties": {"a/b": {}}}),
+                json!({"$ref": "#/$defs/d0", "properties": {"a/b": {}}, "$defs": {"d0": {}}}),
+            ),
+        ] {
+            assert_eq!(followed(&schema), Ok(ready), "{schema}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_followed_is_refused_with_its_place() {
+        for (schema, place, told) in [
+            (json!("object"), "", "must be an object or a boolean"),
+            (json!({"type": ["integer", "file"]}), "", "is no type"),
+            (json!({"items": {"minLength": "é".repeat(101)}}), "items", "minLength must be"),
+            (json!({"$ref": "#/$defs/A", "$defs": {"A": {"items": {"not": {}}}}}), "$defs.A.items", "\"not\""),
+        ] {
+            let Err(GrammarError::Parameter { path, reason, .. }) = followed(&schema) else { panic!("{schema}") };
+            assert!(path == place && reason.contains(told), "{schema}: {path} {reason}");
         }
     }
 }

@@ -271,8 +271,7 @@ impl Grammars {
 /// What a schema's lengths, patterns and lists come to is counted within the bounds.
 fn grammar_of(format: &Format, (counter, budget): &(Counter, Budget)) -> Result<TopLevelGrammar, GrammarError> {
     let of_schema = |schema: &Value| {
-        let ready = schema::prepare(schema)?;
-        json_text::take(&ready, true, budget, &States::of_format(counter))?;
+        let ready = schema::of_format(schema, budget, &States::of_format(counter))?;
         Ok(TopLevelGrammar::from_json_schema(ready))
     };
     Ok(match format {

@@ -23,14 +23,21 @@ impl<'s> Comparison<'s> {
     /// a default, require it here: so each value is of the schema, if not each of the schema's is among them.
     pub(super) fn exclusive(&self, schema: &Map<String, Value>) -> Option<Vec<Value>> {
         let options = schema.get("oneOf")?.as_array()?;
-        let expanded = self.expanded(options)?;
+        let expanded = self.within(schema, options)?;
         if self.apart(&expanded) {
             return Some(options.clone());
         }
         let named = schema.get("discriminator").and_then(|tag| tag.get("propertyName")).and_then(Value::as_str);
         let tags = named.into_iter().chain(expanded.iter().flatten().next().into_iter().flat_map(tags));
         tags.map_while(|tag| self.require(tag, options, &expanded))
-            .find(|options| self.expanded(options).is_some_and(|expanded| self.apart(&expanded)))
+            .find(|options| self.within(schema, options).is_some_and(|expanded| self.apart(&expanded)))
+    }
+
+    /// The alternatives of each option, with what the schema itself says of them all.
+    fn within<'v>(&'v self, schema: &'v Map<String, Value>, options: &'v [Value]) -> Option<Vec<Vec<Branch<'v>>>> {
+        let mut expanded = self.expanded(options)?;
+        expanded.iter_mut().flatten().for_each(|branch| branch.0.push(schema));
+        Some(expanded)
     }
 
     fn expanded<'v>(&'v self, options: &'v [Value]) -> Option<Vec<Vec<Branch<'v>>>> {

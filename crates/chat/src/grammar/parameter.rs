@@ -107,7 +107,7 @@ impl Parameter {
                 Err(error) if document.budget.is_spent() => return Err(error),
                 Err(error) => {
                     latitude.leave_out(path, error)?;
-                    parameter.json = Some(schema::prepare(&json!({"type": others.names()}))?);
+                    parameter.json = Some(schema::prepare(json!({"type": others.names()}))?);
                 }
             }
         }
@@ -124,7 +124,7 @@ impl Parameter {
         if kinds.has(Kinds::STRING) {
             return Ok(Self { any: true, ..Self::default() });
         }
-        Ok(Self { json: Some(schema::prepare(&json!({"type": kinds.names()}))?), ..Self::default() })
+        Ok(Self { json: Some(schema::prepare(json!({"type": kinds.names()}))?), ..Self::default() })
     }
 
     /// One of the values that can be told from each other.
@@ -235,7 +235,7 @@ impl Parameter {
     /// Its JSON and a plainer one, in Lark.
     pub(super) fn json(&self) -> Option<(String, String)> {
         let schema = self.json.as_ref()?;
-        let plainer = schema::prepare(&json!({"type": self.plainer.names()})).ok()?;
+        let plainer = schema::prepare(json!({"type": self.plainer.names()})).ok()?;
         Some((format!("%json {schema} CLOSE"), format!("%json {plainer} CLOSE")))
     }
 
@@ -359,5 +359,5 @@ fn json_of(
     }
     let mut alone = Value::Object(alone);
     json_text::fit(&mut alone, false, document.budget, latitude, path)?;
-    schema::prepare(&alone)
+    schema::prepare(alone)
 }

@@ -1,18 +1,17 @@
-//! A client's schema made ready for llguidance's compiler, which refuses what it cannot follow: what JSON Schema says means
-//! nothing is taken out first, and what no reply could ever satisfy is refused here.
+//! A client's schema made ready for llguidance's compiler, which refuses what it cannot follow. What no reply could ever satisfy
+//! is refused here.
 
-use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde_json::{Map, Number, Value, json};
 
 use super::document::Budget;
-use super::json_text::each_map;
+use super::followable::followable;
+use super::latitude::{Latitude, States};
 use super::nesting::check_schema;
-use super::one_of::Comparison;
 use super::reason::refused;
-use super::{GrammarError, formats};
-use crate::tools::{Kinds, target, unescaped};
+use super::{GrammarError, formats, json_text};
+use crate::tools::target;
 
 /// Formats that are checked. To JSON Schema any other is a note.
 pub(super) const FORMATS: [&str; 10] =
@@ -42,22 +41,34 @@ pub(super) const SEVERAL: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "pref
 /// Keywords whose value is an object of schemas.
 pub(super) const NAMED: [&str; 5] = ["$defs", "definitions", "dependentSchemas", "patternProperties", "properties"];
 
-/// The schema to compile.
-pub(super) fn prepare(schema: &Value) -> Result<Value, GrammarError> {
-    if !schema.is_object() && !schema.is_boolean() {
-        return Err(refused("a schema must be an object or a boolean"));
-    }
+/// A format's schema, ready for its compiler: all of it has to be followed, as that of a strict function.
+///
+/// # Errors
+/// [`GrammarError::Schema`] or [`GrammarError::Refused`] if it cannot be.
+pub(super) fn of_format(schema: &Value, budget: &Budget, states: &States<'_>) -> Result<Value, GrammarError> {
     check_schema(schema)?;
-    check_numbers(schema)?;
-    check_ending(schema)?;
-    each_schema(schema, false, &names_it_asks_for)?;
-    let mut ready = schema.clone();
-    simplify(&mut ready, &Comparison::new(schema, &Budget::default()));
-    each_map(&mut ready, &formats::spell_out);
-    if let Some(map) = ready.as_object_mut() {
-        map.entry(OPTIONS).or_insert_with(options);
+    let latitude = Latitude { function: "", strict: true, states };
+    let ready = followable(schema, &latitude, &Budget::default()).and_then(|plain| {
+        json_text::take(&plain, true, budget, states)?;
+        prepare(plain)
+    });
+    ready.map_err(|error| match error {
+        GrammarError::Parameter { path, reason, .. } if path.is_empty() => refused(reason),
+        GrammarError::Parameter { path, reason, .. } => GrammarError::Schema { path, reason },
+        other => other,
+    })
+}
+
+/// The schema to compile, of what is [`followable`].
+pub(super) fn prepare(mut schema: Value) -> Result<Value, GrammarError> {
+    check_schema(&schema)?;
+    check_numbers(&schema)?;
+    check_ending(&schema)?;
+    json_text::each_map(&mut schema, &formats::spell_out);
+    if let Some(map) = schema.as_object_mut() {
+        map.insert(OPTIONS.into(), json!({"whitespace_pattern": SPACE}));
     }
-    Ok(ready)
+    Ok(schema)
 }
 
 /// Refuses what no finite value satisfies.
@@ -99,23 +110,6 @@ fn each_schema(
     }
 }
 
-/// Whether the grammar has as many properties as the object is asked for: it does not remember names, so that of those which
-/// are not `required` it would take one twice for two.
-///
-/// # Errors
-/// [`GrammarError::Refused`] if `minProperties` asks for two that nothing names, or more.
-pub(super) fn names_it_asks_for(map: &Map<String, Value>) -> Result<(), GrammarError> {
-    let least = map.get("minProperties").and_then(Value::as_f64).unwrap_or(0.0);
-    let required = map.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let named: HashSet<&str> = required.iter().filter_map(Value::as_str).collect();
-    if least <= named.len() as f64 + 1.0 {
-        return Ok(());
-    }
-    Err(refused(format!(
-        "a minProperties of {least} is supported only where \"required\" names all of them but one: a name could come twice"
-    )))
-}
-
 /// The first number of a value that no float is.
 fn rounded(value: &Value) -> Option<&Number> {
     match value {
@@ -124,76 +118,6 @@ fn rounded(value: &Value) -> Option<&Number> {
         Value::Object(map) => map.values().find_map(rounded),
         _ => None,
     }
-}
-
-/// Options of the compiler.
-fn options() -> Value {
-    json!({"whitespace_pattern": SPACE})
-}
-
-/// Takes out what means nothing, says types by JSON Schema's names, and `oneOf` as `anyOf` where it is the same.
-fn simplify(schema: &mut Value, comparison: &Comparison<'_>) {
-    let Some(map) = schema.as_object_mut() else { return };
-    if map.shift_remove("nullable") == Some(Value::Bool(true)) {
-        allow_null(map);
-    }
-    let types = map.get("type").map(|kind| kind.as_array().map_or(std::slice::from_ref(kind), Vec::as_slice));
-    if let Some(kinds) = types.and_then(kinds_of) {
-        let names = kinds.names();
-        map.insert("type".into(), if let [only] = names[..] { only.into() } else { json!(names) });
-    }
-    if map.get("format").and_then(Value::as_str).is_some_and(|format| !FORMATS.contains(&format)) {
-        map.shift_remove("format");
-    }
-    // To the compiler the reference is a plain path.
-    if let Some(reference) = map.get("$ref").and_then(Value::as_str)
-        && let Some(Cow::Owned(plain)) = unescaped(reference)
-    {
-        map.insert("$ref".into(), plain.into());
-    }
-    if map.get("uniqueItems") == Some(&Value::Bool(false)) {
-        map.shift_remove("uniqueItems");
-    }
-    if let Some(options) = comparison.exclusive(map) {
-        map.shift_remove("oneOf");
-        if let Some(all) = map.get_mut("allOf").and_then(Value::as_array_mut) {
-            all.push(json!({"anyOf": options}));
-        } else if map.contains_key("anyOf") {
-            map.insert("allOf".into(), json!([{"anyOf": options}]));
-        } else {
-            map.insert("anyOf".into(), options.into());
-        }
-    }
-    for (name, value) in map.iter_mut() {
-        match value {
-            Value::Object(named) if NAMED.contains(&name.as_str()) => {
-                named.values_mut().for_each(|part| simplify(part, comparison));
-            }
-            Value::Array(several) if SEVERAL.contains(&name.as_str()) => {
-                several.iter_mut().for_each(|part| simplify(part, comparison));
-            }
-            Value::Object(_) if ONE.contains(&name.as_str()) => simplify(value, comparison),
-            _ => {}
-        }
-    }
-}
-
-/// What OpenAPI says by `nullable`, where the schema says its type itself.
-fn allow_null(map: &mut Map<String, Value>) {
-    let Some(declared) = map.get("type").cloned() else { return };
-    let mut types = if let Value::Array(types) = declared { types } else { vec![declared] };
-    types.push("null".into());
-    map.insert("type".into(), types.into());
-    if let Some(values) = map.get_mut("enum").and_then(Value::as_array_mut) {
-        values.push(Value::Null);
-    }
-}
-
-/// The kinds that all of these names are known to name.
-pub(super) fn kinds_of(names: &[Value]) -> Option<Kinds> {
-    let kinds: Option<Vec<Kinds>> =
-        names.iter().map(|name| name.as_str().map(Kinds::named).filter(|kinds| *kinds != Kinds::ANY)).collect();
-    Some(kinds?.into_iter().fold(Kinds::NONE, Kinds::with)).filter(|kinds| *kinds != Kinds::NONE)
 }
 
 /// Which of the schemas that are referred to some finite value could satisfy, as far as their references go: the least such
@@ -290,53 +214,7 @@ fn references<'s>(value: &'s Value, found: &mut HashMap<&'s str, bool>) {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{OPTIONS, prepare};
-
-    fn prepared(schema: Value) -> Value {
-        let mut ready = prepare(&schema).expect("fine");
-        ready.as_object_mut().and_then(|map| map.remove(OPTIONS));
-        ready
-    }
-
-    #[test]
-    fn what_means_nothing_is_taken_out() {
-        for (schema, ready) in [
-            (json!({"type": "string", "format": "password"}), json!({"type": "string"})),
-            (
-                json!({"properties": {"format": {"format": "int32"}, "oneOf": {"uniqueItems": false}}}),
-                json!({"properties": {"format": {}, "oneOf": {}}}),
-            ),
-            (json!({"enum": [{"format": "x"}]}), json!({"enum": [{"format": "x"}]})),
-            (
-                json!({"type": "INTEGER", "items": {"type": "dict"}}),
-                json!({"type": "integer", "items": {"type": "object"}}),
-            ),
-            (json!({"type": "objekt"}), json!({"type": "objekt"})),
-            (json!({"type": ["str", "null"]}), json!({"type": ["string", "null"]})),
-            (json!({"type": ["integer", "file"]}), json!({"type": ["integer", "file"]})),
-            (json!({"items": {"type": "int", "nullable": true}}), json!({"items": {"type": ["integer", "null"]}})),
-            (
-                json!({"type": "string", "enum": ["a"], "nullable": true}),
-                json!({"type": ["string", "null"], "enum": ["a", null]}),
-            ),
-            (json!({"type": "string", "nullable": false}), json!({"type": "string"})),
-            (
-                json!({"items": {"oneOf": [{"type": "string", "format": "x"}, {"type": "null"}]}}),
-                json!({"items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}),
-            ),
-            (
-                json!({"anyOf": [{}], "oneOf": [{"const": 1}, {"const": 2}]}),
-                json!({"anyOf": [{}], "allOf": [{"anyOf": [{"const": 1}, {"const": 2}]}]}),
-            ),
-            (
-                json!({"oneOf": [{"type": "number"}, {"const": 2}]}),
-                json!({"oneOf": [{"type": "number"}, {"const": 2}]}),
-            ),
-        ] {
-            assert_eq!(prepared(schema.clone()), ready, "{schema}");
-        }
-        assert_eq!(prepare(&json!({"x-guidance": {"lenient": true}})), Ok(json!({"x-guidance": {"lenient": true}})));
-    }
+    use super::prepare;
 
     #[test]
     fn listed_numbers_that_no_float_is_are_refused() {
@@ -347,7 +225,7 @@ mod tests {
             json!({"properties": {"enum": {"enum": [u64::MAX]}}}),
             json!({"anyOf": [{"items": {"const": -large}}]}),
         ] {
-            let error = prepare(&schema).expect_err(&schema.to_string()).to_string();
+            let error = prepare(schema.clone()).expect_err(&schema.to_string()).to_string();
             assert!(error.contains("64-bit float"), "{error}");
         }
         for schema in [
@@ -356,7 +234,7 @@ mod tests {
             json!({"type": "integer", "maximum": i64::MAX, "default": large}),
             json!({"default": {"enum": [large]}, "examples": [{"const": large}]}),
         ] {
-            prepare(&schema).unwrap_or_else(|error| panic!("{error}: {schema}"));
+            prepare(schema.clone()).unwrap_or_else(|error| panic!("{error}: {schema}"));
         }
     }
 
@@ -371,7 +249,7 @@ mod tests {
             json!({"$ref": "#"}),
             json!({"anyOf": [{"$ref": "#"}]}),
         ] {
-            prepare(&endless).expect_err(&endless.to_string());
+            prepare(endless.clone()).expect_err(&endless.to_string());
         }
         for finite in [
             node(json!([]), itself.clone()),
@@ -380,8 +258,7 @@ mod tests {
             node(json!(["other"]), itself.clone()),
             json!({"$ref": "http://elsewhere"}),
         ] {
-            prepare(&finite).unwrap_or_else(|error| panic!("{error}: {finite}"));
+            prepare(finite.clone()).unwrap_or_else(|error| panic!("{error}: {finite}"));
         }
-        prepare(&json!("object")).expect_err("no schema");
     }
 }
