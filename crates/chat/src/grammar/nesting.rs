@@ -24,6 +24,9 @@ const MOST_SIDE_BY_SIDE: usize = 1000;
 /// has four for each.
 const MOST_ALTERNATIVE: usize = 2000;
 
+/// `patternProperties` of a schema, of which the compiler compares each two of an object: 400 took half a minute.
+const MOST_PATTERNS: usize = 100;
+
 /// Refuses more side by side than a reply's parser takes.
 pub(super) fn check_side_by_side(what: &str, count: usize) -> Result<(), GrammarError> {
     if count > MOST_SIDE_BY_SIDE {
@@ -55,6 +58,10 @@ pub(super) fn check_length(what: &str, bytes: usize) -> Result<(), GrammarError>
 pub(super) fn check_schema(root: &Value) -> Result<(), GrammarError> {
     check_length("schema", root.to_string().len())?;
     check_sizes(root)?;
+    let patterns = patterns(root);
+    if patterns > MOST_PATTERNS {
+        return Err(refused(format!("the schema has {patterns} patternProperties; at most {MOST_PATTERNS} are taken")));
+    }
     let mut seen = HashSet::new();
     if fits(root, root, 0, &mut seen) {
         return Ok(());
@@ -80,6 +87,18 @@ fn check_sizes(value: &Value) -> Result<(), GrammarError> {
         }
         Value::Array(items) => items.iter().try_for_each(check_sizes),
         _ => Ok(()),
+    }
+}
+
+/// All `patternProperties` there are.
+fn patterns(value: &Value) -> usize {
+    match value {
+        Value::Object(map) => {
+            let own = map.get("patternProperties").and_then(Value::as_object).map_or(0, |patterns| patterns.len());
+            own + map.values().map(patterns).sum::<usize>()
+        }
+        Value::Array(items) => items.iter().map(patterns).sum(),
+        _ => 0,
     }
 }
 
@@ -126,6 +145,20 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::check_schema;
+
+    #[test]
+    fn patterns_of_names_are_counted_wherever_they_are() {
+        let object = |count: usize| {
+            let patterns = (0..count).map(|index| (format!("^k{index}_"), json!({"type": "integer"})));
+            json!({"patternProperties": Value::Object(patterns.collect())})
+        };
+        let all = |count: usize| json!({"properties": {"a": object(40)}, "items": [object(30), {"$ref": "#/items/0"}], "anyOf": [object(count)]});
+        check_schema(&all(30)).expect("as many as are taken");
+        for schema in [object(101), all(31)] {
+            let error = check_schema(&schema).expect_err("too many").to_string();
+            assert!(error.contains("101 patternProperties"), "{error}");
+        }
+    }
 
     #[test]
     fn a_chain_of_references_is_as_deep_as_it_is_long() {
