@@ -154,12 +154,33 @@ fn what_a_grammar_cannot_say_is_left_out_unless_the_function_is_strict() {
         (json!({"type": "any"}), "", "no type", vec!["a", "1"], vec![]),
         (json!({"type": ["integer", "file"]}), "", "no type", vec!["a", "1"], vec![]),
         (json!({"$ref": "#/properties/x"}), "", "levels deep", vec!["a"], vec![]),
-        // What only llguidance's compiler finds: of it the types stay.
         (
             json!({"type": "object", "properties": {"a": {"type": "number", "multipleOf": 1e-12}}}),
-            "",
+            ".properties.a",
             "multipleOf",
             vec!["{\"a\": 1}"],
+            vec!["{\"a\": \"b\"}", "[]", "a"],
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "number", "minimum": 1e30}}}),
+            ".properties.a",
+            "minimum is supported up to",
+            vec!["{\"a\": 1}"],
+            vec!["{\"a\": \"b\"}"],
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "minProperties": 1}),
+            "",
+            "minProperties is supported only",
+            vec!["{}", "{\"b\": 1}"],
+            vec!["{\"a\": \"b\"}"],
+        ),
+        // What only llguidance's compiler finds: of it the types stay.
+        (
+            json!({"type": "object", "patternProperties": {"^x-": {"type": "integer"}, "^[a-z-]+$": {"type": "integer"}}}),
+            "",
+            "not disjoint",
+            vec!["{\"x-a\": 1}", "{\"x-a\": \"b\"}"],
             vec!["[]", "a"],
         ),
     ] {

@@ -2,7 +2,6 @@
 //! [left out](Latitude), and what can be said in JSON Schema's plainest words is said in them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +10,7 @@ use super::latitude::Latitude;
 use super::one_of::Comparison;
 use super::reason::refused;
 use super::schema::{FORMATS, NAMED, ONE, SEVERAL};
-use super::{GrammarError, text};
+use super::{GrammarError, numbers, properties, text};
 use crate::tools::{Kinds, target};
 
 /// Schemas that one function may come to, each definition where it is referred to as a whole or in part.
@@ -134,6 +133,9 @@ impl Rewriting<'_> {
             }
         }
         plain_items(&mut ready);
+        if let Err(reason) = numbers::plain_bounds(&mut ready) {
+            self.latitude.leave_out(path, reason)?;
+        }
         if is_closed(map) {
             ready.insert("additionalProperties".into(), false.into());
         }
@@ -237,11 +239,25 @@ impl Rewriting<'_> {
             _ if NUMBERS.contains(&keyword) && !value.is_number() => {
                 return without(format!("{keyword} must be a number"));
             }
+            "multipleOf" => match value.as_f64().map(numbers::plain_step) {
+                Some(Ok(step)) => return Ok(Some(step.into())),
+                Some(Err(reason)) => return without(reason),
+                None => {}
+            },
             _ if COUNTS.contains(&keyword) => {
-                let names = if keyword == "minProperties" { names_it_asks_for(map) } else { Ok(()) };
-                if let Err(error) = text::length(value, keyword).and(names) {
-                    return without(error.to_string());
+                let count = match text::length(value, keyword) {
+                    Ok(count) => count,
+                    Err(error) => return without(error.to_string()),
+                };
+                if keyword.ends_with("Properties") {
+                    let closed = is_closed(map) || map.get("additionalProperties") == Some(&Value::Bool(false));
+                    match properties::count_says_something(map, keyword, closed) {
+                        Ok(true) => {}
+                        Ok(false) => return Ok(None),
+                        Err(reason) => return without(reason),
+                    }
                 }
+                return Ok(Some(count.into()));
             }
             _ => {}
         }
@@ -287,7 +303,7 @@ fn is_closed(map: &Map<String, Value>) -> bool {
         "oneOf",
         "patternProperties",
     ];
-    map.get("unevaluatedProperties") == Some(&Value::Bool(false))
+    (map.get("unevaluatedProperties") == Some(&Value::Bool(false)) || properties::are_all_named(map))
         && !composed.iter().any(|name| map.contains_key(*name))
 }
 
@@ -328,23 +344,6 @@ fn kinds_of(names: &[Value]) -> Option<Kinds> {
     let kinds: Option<Vec<Kinds>> =
         names.iter().map(|name| name.as_str().map(Kinds::named).filter(|kinds| *kinds != Kinds::ANY)).collect();
     Some(kinds?.into_iter().fold(Kinds::NONE, Kinds::with)).filter(|kinds| *kinds != Kinds::NONE)
-}
-
-/// Whether the grammar has as many properties as the object is asked for: it does not remember names, so that of those which
-/// are not `required` it would take one twice for two.
-///
-/// # Errors
-/// [`GrammarError::Refused`] if `minProperties` asks for two that nothing names, or more.
-fn names_it_asks_for(map: &Map<String, Value>) -> Result<(), GrammarError> {
-    let least = map.get("minProperties").and_then(Value::as_f64).unwrap_or(0.0);
-    let required = map.get("required").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let named: HashSet<&str> = required.iter().filter_map(Value::as_str).collect();
-    if least <= named.len() as f64 + 1.0 {
-        return Ok(());
-    }
-    Err(refused(format!(
-        "a minProperties of {least} is supported only where \"required\" names all of them but one: a name could come twice"
-    )))
 }
 
 #[cfg(test)]
