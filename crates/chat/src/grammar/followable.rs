@@ -126,6 +126,8 @@ impl Rewriting<'_> {
             }
             return Ok(Value::Bool(schema != &Value::Bool(false)));
         };
+        let named = properties::named(map, self.root);
+        let map = named.as_ref().unwrap_or(map);
         let mut ready = Map::new();
         for (keyword, value) in map {
             if let Some(value) = self.keyword(map, keyword, value, path)? {

@@ -1,8 +1,13 @@
-//! How many properties an object may have, as far as a grammar can say it: it does not remember names.
+//! Which properties an object may have, and how many, as far as a grammar can say it: it does not remember names.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
+
+use crate::tools::target;
+
+/// Bytes of schemas that are said once for each name.
+const LONGEST: usize = 64 << 10;
 
 /// What an object says of its properties' names.
 struct Names<'m> {
@@ -34,6 +39,50 @@ pub(super) fn are_all_named(map: &Map<String, Value>) -> bool {
     let required = map.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     map.get("maxProperties").and_then(Value::as_f64) == Some(named.len() as f64)
         && required.into_iter().all(|name| named.contains_key(name))
+}
+
+/// An object whose `propertyNames` are a list or a pattern, said as the properties that it may have; `None` if they are neither, or
+/// properties are named beside a pattern.
+pub(super) fn named(map: &Map<String, Value>, root: &Value) -> Option<Map<String, Value>> {
+    let names = map.get("propertyNames")?;
+    let reference = names.get("$ref").and_then(Value::as_str);
+    let names = reference.and_then(|reference| target(root, reference)).unwrap_or(names).as_object()?;
+    if map.contains_key("patternProperties") {
+        return None;
+    }
+    let known = ["description", "enum", "pattern", "title", "type"];
+    let strings = names.get("type").is_none_or(|kind| kind == "string");
+    if !strings || !names.keys().all(|keyword| known.contains(&keyword.as_str())) {
+        return None;
+    }
+    let others = map.get("additionalProperties").unwrap_or(&Value::Bool(true));
+    let mut said = map.clone();
+    said.shift_remove("propertyNames");
+    if let Some(pattern) = names.get("pattern") {
+        if map.contains_key("properties") || names.contains_key("enum") {
+            return None;
+        }
+        said.insert(
+            "patternProperties".into(),
+            Map::from_iter([(pattern.as_str()?.to_owned(), others.clone())]).into(),
+        );
+    } else {
+        let listed = names.get("enum")?.as_array()?;
+        if others.to_string().len().saturating_mul(listed.len()) > LONGEST {
+            return None;
+        }
+        let declared = map.get("properties").and_then(Value::as_object);
+        let mut properties = Map::new();
+        for name in listed.iter().filter_map(Value::as_str) {
+            if !properties.contains_key(name) {
+                let own = declared.and_then(|declared| declared.get(name)).unwrap_or(others);
+                properties.insert(name.to_owned(), own.clone());
+            }
+        }
+        said.insert("properties".into(), properties.into());
+    }
+    said.insert("additionalProperties".into(), false.into());
+    Some(said)
 }
 
 impl<'m> Names<'m> {
