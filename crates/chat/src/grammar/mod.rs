@@ -53,6 +53,9 @@ use states::Counter;
 use thinking::Thinking;
 use vocabulary::Vocabulary;
 
+/// Parameters of forced calls that are compiled each by itself to find the one that is refused; some 2 ms each.
+const MOST_TRIED: usize = 1_000;
+
 /// Lexer states that one grammar may make, each of one or two kilobytes: up to 100 MB of memory that no plan holds, mostly
 /// some hundreds of kilobytes.
 const MOST_LEXER_STATES: usize = 250_000;
@@ -200,7 +203,7 @@ impl Grammars {
             Err(refusal) => refusal,
         };
         // One of the parameters has it, if not all of them together.
-        for (index, part) in calls.parts.iter().enumerate() {
+        for (index, part) in calls.parts.iter().enumerate().take(MOST_TRIED) {
             if let Err(refusal) = self.part(part) {
                 looser.insert(index, part.loosen(refusal)?);
             }

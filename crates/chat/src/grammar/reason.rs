@@ -17,7 +17,9 @@ type Plainer = (&'static str, fn(&str) -> String);
 /// Of all of it, where no part is at fault.
 const TOO_MUCH: &str = "all together is more than one grammar may be; declare less, or list and bound less of it";
 
-const PLAINER: [Plainer; 13] = [
+const PLAINER: [Plainer; 15] = [
+    ("panic: assertion failed: grammar.symbols.len()", |_| TOO_MUCH.into()),
+    ("panic: ", |_| "the compiler of grammars cannot work it out".into()),
     ("initial lexer configuration (grammar) too big", |_| TOO_MUCH.into()),
     ("lexer precomputation failed", |_| TOO_MUCH.into()),
     ("grammar size (number of symbols) too big", |_| TOO_MUCH.into()),
@@ -161,6 +163,8 @@ mod tests {
             ),
             ("fuel exhausted when checking relevance of lexemes (1000000)", TOO_MUCH),
             ("Invalid type: foo\n\n<backtrace>", "Invalid type: foo"),
+            ("panic: assertion failed: grammar.symbols.len() < u16::MAX as usize - 10", TOO_MUCH),
+            ("panic: attempt to negate with overflow", "the compiler of grammars cannot work it out"),
             ("initial lexer configuration (grammar) too big (limit for this grammar: 1000000)", TOO_MUCH),
             ("grammar size (number of symbols) too big (limit for this grammar: 500000)", TOO_MUCH),
         ] {
