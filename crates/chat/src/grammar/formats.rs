@@ -13,8 +13,16 @@ const OCTET: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 const IPV6: &str = "((H:){7}H|(H:){1,7}:|(H:){1,6}:H|(H:){1,5}(:H){1,2}|(H:){1,4}(:H){1,3}|(H:){1,3}(:H){1,4}\
     |(H:){1,2}(:H){1,5}|H:(:H){1,6}|:(:H){1,7}|::)";
 
-/// The expression of a format; `None` if it is a note to JSON Schema.
-pub(super) fn expression(format: &str) -> Option<String> {
+/// The expression of a schema's format; `None` if it has none, or one that is a note to JSON Schema.
+pub(super) fn of(schema: &Map<String, Value>) -> Option<String> {
+    let format = schema.get("format").and_then(Value::as_str)?;
+    // Each of a length's states is one for each of the expression's: without addresses in brackets these are a fifth.
+    let in_brackets = format != "uri" || !schema.contains_key("maxLength");
+    expression(format, in_brackets)
+}
+
+/// `in_brackets`: whether a host may be an IPv6 address.
+fn expression(format: &str, in_brackets: bool) -> Option<String> {
     let days = "([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)";
     let hours = "T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)";
     Some(match format {
@@ -32,7 +40,8 @@ pub(super) fn expression(format: &str) -> Option<String> {
         "uuid" => "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}".into(),
         "uri" => {
             let (user, path) = (escaped("A-Za-z0-9._~!$&'()*+,;=-"), escaped("A-Za-z0-9._~!$&'()*+,;=:@-"));
-            let host = format!(r"({user}*|\[{}\])", IPV6.replace('H', "[0-9A-Fa-f]{1,4}"));
+            let address = format!(r"|\[{}\]", IPV6.replace('H', "[0-9A-Fa-f]{1,4}"));
+            let host = format!("({user}*{})", if in_brackets { &address } else { "" });
             let rest = format!(r"(\?({path}|[\/?])*)?(#({path}|[\/?])*)?");
             format!(
                 r"[A-Za-z][A-Za-z0-9+.-]*:(\/\/({user}*@)?{host}(:[0-9]*)?(\/{path}*)*|\/?({path}+(\/{path}*)*)?){rest}"
@@ -44,7 +53,7 @@ pub(super) fn expression(format: &str) -> Option<String> {
 
 /// Says as a pattern what a schema says as a format: to the compiler some formats have other texts, a second 60 among them.
 pub(super) fn spell_out(schema: &mut Map<String, Value>) {
-    let Some(expression) = schema.get("format").and_then(Value::as_str).and_then(expression) else { return };
+    let Some(expression) = of(schema) else { return };
     schema.shift_remove("format");
     let pattern = Value::from(format!("^({expression})$"));
     if !schema.contains_key("pattern") {
@@ -123,7 +132,7 @@ mod tests {
             "x\n",
         ];
         for format in FORMATS {
-            let own = Regex::new(&format!("^({})$", expression(format).expect("known"))).expect("an expression");
+            let own = Regex::new(&format!("^({})$", expression(format, true).expect("known"))).expect("an expression");
             let schema = json!({"type": "string", "format": format});
             let validator = jsonschema::options().should_validate_formats(true).build(&schema).expect("a schema");
             let mut some = 0;
@@ -133,6 +142,6 @@ mod tests {
             }
             assert!(some > 0, "{format}");
         }
-        assert_eq!(expression("password"), None);
+        assert_eq!(expression("password", true), None);
     }
 }

@@ -89,7 +89,7 @@ impl Text {
         for pattern in branch.each("pattern").filter_map(Value::as_str) {
             text.hold_to(states.expression(pattern)?);
         }
-        text.expressions.extend(branch.each("format").filter_map(Value::as_str).filter_map(formats::expression));
+        text.expressions.extend(branch.0.iter().filter_map(|schema| formats::of(schema)));
         text.check()?;
         Ok(text)
     }
