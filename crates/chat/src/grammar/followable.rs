@@ -263,11 +263,16 @@ impl Rewriting<'_> {
             }
             _ => {}
         }
-        let exclusive = if keyword == "oneOf" { self.comparison.exclusive(map).map(Value::from) } else { None };
-        if keyword == "oneOf" && value.is_array() && exclusive.is_none() {
+        let options = match keyword {
+            "oneOf" => self.comparison.exclusive(map),
+            "anyOf" => self.comparison.tagged(map),
+            _ => None,
+        };
+        let options = options.map(Value::from);
+        if keyword == "oneOf" && value.is_array() && options.is_none() {
             self.latitude.leave_out(path, "oneOf is supported only where no value can be of two of its schemas")?;
         }
-        let value = exclusive.as_ref().unwrap_or(value);
+        let value = options.as_ref().unwrap_or(value);
         let several = |values: &Vec<Value>| {
             let each = values.iter().enumerate().map(|(index, part)| {
                 let path = if keyword == "allOf" { path.to_owned() } else { inner(&format!("{keyword}.{index}")) };

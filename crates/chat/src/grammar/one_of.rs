@@ -19,18 +19,25 @@ impl<'s> Comparison<'s> {
     }
 
     /// The options of a schema's `oneOf`, if no value can be of two of them; `None` also where that cannot be told, or only with
-    /// too many comparisons. Options that are told apart by a property which none of them requires, as classes are whose tag has
-    /// a default, require it here: so each value is of the schema, if not each of the schema's is among them.
+    /// too many comparisons. Options that are told apart by a property which not all of them require, as classes are whose tag
+    /// has a default, require it here, and so they do by the property that is named to tell them apart: so each value is of the
+    /// schema and can be read by it, if not each of the schema's is among them.
     pub(super) fn exclusive(&self, schema: &Map<String, Value>) -> Option<Vec<Value>> {
         let options = schema.get("oneOf")?.as_array()?;
         let expanded = self.within(schema, options)?;
         if self.apart(&expanded) {
-            return Some(options.clone());
+            let tagged = named_tag(schema).and_then(|tag| self.require(tag, options, &expanded));
+            return Some(tagged.unwrap_or_else(|| options.clone()));
         }
-        let named = schema.get("discriminator").and_then(|tag| tag.get("propertyName")).and_then(Value::as_str);
-        let tags = named.into_iter().chain(expanded.iter().flatten().next().into_iter().flat_map(tags));
+        let tags = named_tag(schema).into_iter().chain(expanded.iter().flatten().next().into_iter().flat_map(tags));
         tags.map_while(|tag| self.require(tag, options, &expanded))
             .find(|options| self.within(schema, options).is_some_and(|expanded| self.apart(&expanded)))
+    }
+
+    /// The options of a schema's `anyOf` that names the property to tell them apart by: they require it.
+    pub(super) fn tagged(&self, schema: &Map<String, Value>) -> Option<Vec<Value>> {
+        let options = schema.get("anyOf")?.as_array()?;
+        self.require(named_tag(schema)?, options, &self.within(schema, options)?)
     }
 
     /// The alternatives of each option, with what the schema itself says of them all.
@@ -48,9 +55,14 @@ impl<'s> Comparison<'s> {
     /// The options, of which those that declare this property require it.
     fn require(&self, tag: &str, options: &[Value], expanded: &[Vec<Branch<'_>>]) -> Option<Vec<Value>> {
         options.iter().try_for_each(|option| self.budget.spend_on_copy(option)).ok()?;
-        let declare = |branches: &[Branch<'_>]| branches.iter().all(|branch| property(branch, tag).next().is_some());
+        let leaves_open = |branch: &Branch<'_>| !required(branch).any(|name| name == tag);
         let each = options.iter().zip(expanded).map(|(option, branches)| {
-            if declare(branches) { json!({"allOf": [option, {"required": [tag]}]}) } else { option.clone() }
+            let declared = branches.iter().all(|branch| property(branch, tag).next().is_some());
+            if declared && branches.iter().any(leaves_open) {
+                json!({"allOf": [option, {"required": [tag]}]})
+            } else {
+                option.clone()
+            }
         });
         Some(each.collect())
     }
@@ -80,7 +92,6 @@ impl<'s> Comparison<'s> {
 
     /// Whether there is a property that one of them requires and that the other does not allow, or not with such a value.
     fn told_apart_by_what_it_requires(&self, one: &Branch<'_>, other: &Branch<'_>) -> bool {
-        let required = one.each("required").filter_map(Value::as_array).flatten().filter_map(Value::as_str);
         let differ = |ones: &Value, others: &Value| {
             let expanded = self.expanded(std::slice::from_ref(ones)).zip(self.expanded(std::slice::from_ref(others)));
             expanded.is_some_and(|(ones, others)| {
@@ -88,11 +99,20 @@ impl<'s> Comparison<'s> {
                 ones.iter().flatten().all(|one| others().all(|other| self.disjoint(one, other, false)))
             })
         };
-        required.into_iter().any(|name| {
+        required(one).any(|name| {
             other.0.iter().any(|map| forbids(map, name))
                 || property(one, name).any(|ones| property(other, name).any(|others| differ(ones, others)))
         })
     }
+}
+
+/// The property by which a reader tells the options of a schema apart, as OpenAPI names it.
+fn named_tag(schema: &Map<String, Value>) -> Option<&str> {
+    schema.get("discriminator")?.get("propertyName")?.as_str()
+}
+
+fn required<'b>(branch: &'b Branch<'_>) -> impl Iterator<Item = &'b str> {
+    branch.each("required").filter_map(Value::as_array).flatten().filter_map(Value::as_str)
 }
 
 /// What the schemas of a branch say of a property.
@@ -188,6 +208,29 @@ mod tests {
         assert_eq!(told(&root, &json!([a, nothing, b])), Some(json!([required(&a), nothing, required(&b)])));
         assert_eq!(told(&root, &json!([a, b, a])), None);
         assert_eq!(told(&root, &json!([a, {"type": "object"}])), None);
+    }
+
+    /// As of a class whose tag has no default beside one whose tag has: a reader looks for it in either.
+    #[test]
+    fn a_tag_that_is_named_is_asked_for_where_not_all_require_it() {
+        let bird = json!({"type": "object", "properties": {"kind": {"const": "bird", "default": "bird"}}});
+        let (cat, nothing) = (kind("cat", json!({})), json!({"type": "null"}));
+        let options = json!([cat, bird, nothing]);
+        let tagged = json!([cat, {"allOf": [bird, {"required": ["kind"]}]}, nothing]);
+        assert_eq!(told(&Value::Null, &options), Some(options.clone()));
+        let budget = Budget::default();
+        let comparison = Comparison::new(&Value::Null, &budget);
+        for named in [json!({"propertyName": "kind"}), json!({"propertyName": "kind", "mapping": {}})] {
+            let one = json!({"oneOf": options, "discriminator": named});
+            assert_eq!(
+                comparison.exclusive(one.as_object().expect("an object")).map(Value::from),
+                Some(tagged.clone())
+            );
+            let any = json!({"anyOf": options, "discriminator": named});
+            assert_eq!(comparison.tagged(any.as_object().expect("an object")).map(Value::from), Some(tagged.clone()));
+        }
+        let any = json!({"anyOf": options});
+        assert_eq!(comparison.tagged(any.as_object().expect("an object")), None);
     }
 
     #[test]
