@@ -7,6 +7,9 @@ const DATE: &str = "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]
     |02-(0[1-9]|1[0-9]|2[0-8]))\
     |([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)";
 const TIME: &str = r"(([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))";
+/// A number of a duration, and that of its seconds: readers take no larger ones, as pydantic no million hours or years.
+const NUMBER: &str = "[0-9]{1,6}";
+const SECONDS: &str = "[0-9]{1,8}";
 const LABEL: &str = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
 const OCTET: &str = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])";
 /// Groups of an IPv6 address, with at most one gap.
@@ -23,13 +26,13 @@ pub(super) fn of(schema: &Map<String, Value>) -> Option<String> {
 
 /// `in_brackets`: whether a host may be an IPv6 address.
 fn expression(format: &str, in_brackets: bool) -> Option<String> {
-    let days = "([0-9]+Y([0-9]+M([0-9]+D)?)?|[0-9]+M([0-9]+D)?|[0-9]+D)";
-    let hours = "T([0-9]+H([0-9]+M([0-9]+S)?)?|[0-9]+M([0-9]+S)?|[0-9]+S)";
+    let days = format!("({NUMBER}Y({NUMBER}M({NUMBER}D)?)?|{NUMBER}M({NUMBER}D)?|{NUMBER}D)");
+    let hours = format!("T({NUMBER}H({NUMBER}M({SECONDS}S)?)?|{NUMBER}M({SECONDS}S)?|{SECONDS}S)");
     Some(match format {
         "date" => DATE.into(),
         "time" => TIME.into(),
         "date-time" => format!("{DATE}T{TIME}"),
-        "duration" => format!("P({days}({hours})?|{hours}|[0-9]+W)"),
+        "duration" => format!("P({days}({hours})?|{hours}|{NUMBER}W)"),
         "hostname" => format!(r"{LABEL}(\.{LABEL})*"),
         "email" => {
             let word = r"[A-Za-z0-9!#$%&'*+\/=?^_`{|}~-]+";
@@ -143,5 +146,16 @@ mod tests {
             assert!(some > 0, "{format}");
         }
         assert_eq!(expression("password", true), None);
+    }
+
+    #[test]
+    fn a_duration_comes_to_an_end() {
+        let own = Regex::new(&format!("^({})$", expression("duration", true).expect("known"))).expect("an expression");
+        for text in ["P123456Y123456M123456DT123456H123456M12345678S", "P123456W", "PT31536000S"] {
+            assert!(own.is_match(text), "{text}");
+        }
+        for text in ["P1234567Y", "P1234567M", "P1234567D", "P1234567W", "PT1234567H", "PT1234567M", "PT1M123456789S"] {
+            assert!(!own.is_match(text), "{text}");
+        }
     }
 }
