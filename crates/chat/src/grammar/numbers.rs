@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 const LARGEST: f64 = 9_223_372_036_854_774_784.0;
 /// The bound from which on the compiler takes one only with another.
 const LARGE: f64 = 1e18;
-/// How close a number may come to a bound that is not allowed itself, where the compiler would let the bound through.
+/// How close a number may come to a small bound that is not allowed itself, where the compiler would let the bound through.
 const CLOSEST: f64 = 1e-9;
 /// A step is found this many floats away at most.
 const NEIGHBOURS: usize = 32;
@@ -45,16 +45,21 @@ pub(super) fn plain_bounds(map: &mut Map<String, Value>) -> Result<(), String> {
         }
     }
     for (side, other) in [(&LOWER, &UPPER), (&UPPER, &LOWER)] {
-        let Some((bound, end)) = number(map, side.exclusive).zip(other.of(map)) else { continue };
-        let space = (end - bound) * side.sign;
-        if bound.fract() == 0.0 && 0.0 < space && space < 1.0 {
-            let next = if side.sign > 0.0 { bound.next_up() } else { bound.next_down() };
-            let near = bound + CLOSEST.min(space / 2.0) * side.sign;
-            let inner = |one: f64, another: f64| if (another - one) * side.sign > 0.0 { another } else { one };
-            let nearest = number(map, side.inclusive).into_iter().fold(inner(next, near), inner);
-            map.shift_remove(side.exclusive);
-            map.insert(side.inclusive.into(), nearest.into());
-        }
+        let Some(bound) = number(map, side.exclusive) else { continue };
+        let next = if side.sign > 0.0 { bound.next_up() } else { bound.next_down() };
+        let inner = |one: f64, another: f64| if (another - one) * side.sign > 0.0 { another } else { one };
+        let space = other.of(map).map_or(f64::INFINITY, |end| (end - bound) * side.sign);
+        let nearest = if bound.fract() == 0.0 && 0.0 < space && space < 1.0 {
+            inner(next, bound + CLOSEST.min(space / 2.0) * side.sign)
+        } else if bound + side.sign == bound {
+            // To the compiler the next whole number is the bound itself.
+            next
+        } else {
+            continue;
+        };
+        let nearest = number(map, side.inclusive).into_iter().fold(nearest, inner);
+        map.shift_remove(side.exclusive);
+        map.insert(side.inclusive.into(), nearest.into());
     }
     beyond
 }
@@ -125,7 +130,7 @@ mod tests {
             (json!({"minimum": -3.4e38, "maximum": 3.4e38}), json!({"minimum": -most, "maximum": most})),
             (
                 json!({"minimum": i64::MIN, "exclusiveMaximum": u64::MAX}),
-                json!({"minimum": -most, "exclusiveMaximum": most}),
+                json!({"minimum": -most, "maximum": most.next_down()}),
             ),
             (
                 json!({"minimum": 0, "maximum": 9_007_199_254_740_991_i64}),
@@ -152,6 +157,11 @@ mod tests {
             ),
             (json!({"minimum": -1.5, "exclusiveMaximum": -1}), json!({"minimum": -1.5, "maximum": -1.000_000_001})),
             (json!({"exclusiveMinimum": 0, "maximum": 1}), json!({"exclusiveMinimum": 0, "maximum": 1})),
+            (json!({"exclusiveMinimum": 1e18, "maximum": 2e18}), json!({"maximum": 2e18, "minimum": 1e18 + 128.0})),
+            (
+                json!({"minimum": 2e18, "exclusiveMinimum": 1e18, "maximum": 3e18}),
+                json!({"minimum": 2e18, "maximum": 3e18}),
+            ),
             (json!({"exclusiveMinimum": 0.5, "maximum": 0.75}), json!({"exclusiveMinimum": 0.5, "maximum": 0.75})),
         ] {
             assert_eq!(bounded(schema.clone()), Ok(plain), "{schema}");
