@@ -41,7 +41,7 @@
 //! - Content is held to a grammar by `response_format` "json_object" or "json_schema", strict or not, by vLLM's
 //!   `structured_outputs` (`json`, `json_object`, `regex`, `choice` or `grammar`) or its older `guided_…` fields, or by
 //!   llama.cpp's `json_schema` and `grammar`; grammars are Lark's, as llguidance reads them. `text.format` of responses and
-//!   `output_config.format` of messages do as `response_format` does. It binds after the reasoning,
+//!   `output_config.format` of messages do as `response_format` does, the others are read there as well. It binds after the reasoning,
 //!   which then has to end; a call of a tool may come instead of the content. What cannot be followed is a 400 that says why.
 //!   A call that `tool_choice` asks for is held to the declared parameters likewise.
 //! - A reply that `max_tokens` cuts within a call has `finish_reason` "length", one that a stop string cuts there "stop",

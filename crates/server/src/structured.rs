@@ -25,13 +25,18 @@ pub(crate) struct Structured {
 }
 
 impl Structured {
-    /// Of the chat and completions endpoints: OpenAI's `response_format`, vLLM's `structured_outputs` and the `guided_…`
-    /// fields that it had before, llama.cpp's `json_schema` and `grammar`. Only one of them may be there.
+    /// Of the chat and completions endpoints: OpenAI's `response_format`, or what [`Self::beside`] reads.
     pub(crate) fn read(request: &Fields<'_>) -> Result<Option<Self>, ApiError> {
-        let mut found = Vec::new();
-        if let Some(format) = request.object("response_format")? {
-            found.extend(Self::response_format(&format, "json_schema")?);
-        }
+        let format = request.object("response_format")?;
+        let own = format.map(|format| Self::response_format(&format, "json_schema")).transpose()?.flatten();
+        Self::beside(own, request)
+    }
+
+    /// `own`, which is in the words of the endpoint's API, or what the request says in those of other servers, which every
+    /// endpoint takes: vLLM's `structured_outputs` and the `guided_…` fields that it had before, llama.cpp's `json_schema`
+    /// and `grammar`. Only one of them all may be there.
+    pub(crate) fn beside(own: Option<Self>, request: &Fields<'_>) -> Result<Option<Self>, ApiError> {
+        let mut found: Vec<Self> = own.into_iter().collect();
         if let Some(outputs) = request.object("structured_outputs")? {
             refuse_unknown(&outputs, "structured_outputs")?;
             if OUTPUTS.iter().all(|name| outputs.value(name).is_none()) {

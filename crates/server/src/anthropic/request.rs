@@ -92,11 +92,12 @@ impl Opening {
     }
 }
 
-/// `output_config.format`, or `output_format` as it was called before.
+/// `output_config.format`, or `output_format` as it was called before, or what other servers call it.
 fn format(request: &Fields<'_>) -> Result<Option<Structured>, ApiError> {
     let within = request.object("output_config")?.map(|output| output.object("format")).transpose()?.flatten();
     let format = if within.is_some() { within } else { request.object("output_format")? };
-    Ok(format.map(|format| Structured::response_format(&format, "schema")).transpose()?.flatten())
+    let own = format.map(|format| Structured::response_format(&format, "schema")).transpose()?.flatten();
+    Structured::beside(own, request)
 }
 
 /// Appends to the prompt what the client has written of the reply.

@@ -176,9 +176,16 @@ fn refuse_what_is_not_there(request: &Fields<'_>) -> Result<(), ApiError> {
 
 /// What the text of the reply is to be.
 fn format(request: &Fields<'_>) -> Result<Option<Structured>, ApiError> {
-    let Some(text) = request.object("text")? else { return Ok(None) };
-    text.string("verbosity")?;
-    Ok(text.object("format")?.map(|format| Structured::response_format(&format, "schema")).transpose()?.flatten())
+    let text = request.object("text")?;
+    let format = match &text {
+        Some(text) => {
+            text.string("verbosity")?;
+            text.object("format")?
+        }
+        None => None,
+    };
+    let own = format.map(|format| Structured::response_format(&format, "schema")).transpose()?.flatten();
+    Structured::beside(own, request)
 }
 
 fn check_metadata(request: &Fields<'_>) -> Result<(), ApiError> {

@@ -96,6 +96,20 @@ fn the_words_of_other_clients_bind_too() {
 }
 
 #[test]
+fn the_words_of_other_servers_bind_on_every_endpoint() {
+    let question = json!([{"role": "user", "content": "Hello!"}]);
+    let choices = json!({"choice": ["red", "green"]});
+    let message = json!({"messages": question, "max_tokens": 100, "structured_outputs": choices});
+    let message = post(model(), "/v1/messages", &message).ok();
+    assert!(["red", "green"].contains(&message["content"][0]["text"].as_str().expect("text")), "{message}");
+    let response = json!({"input": question, "max_output_tokens": 100, "structured_outputs": choices,
+        "reasoning": {"effort": "none"}});
+    let response = post(model(), "/v1/responses", &response).ok();
+    let text = &response["output"][0]["content"][0]["text"];
+    assert!(["red", "green"].contains(&text.as_str().expect("text")), "{response}");
+}
+
+#[test]
 fn counting_needs_no_grammar() {
     let request = ask(json!({"response_format": strict(&json!({"type": "string", "not": {}}))}));
     chat(model(), &request).error(400);

@@ -33,6 +33,12 @@ fn wrong_requests_say_what_is_wrong() {
         (json!({"stop_sequences": [1]}), "'stop_sequences[0]'"),
         (json!({"stop_sequences": "a"}), "'stop_sequences' must be an array"),
         (json!({"output_config": {"effort": "x"}}), "'output_config.effort' must be one of"),
+        (json!({"structured_outputs": 5}), "'structured_outputs' must be an object"),
+        (json!({"structured_outputs": {"bogus": 1}}), "'structured_outputs' may hold"),
+        (
+            json!({"structured_outputs": {"regex": "a"}, "output_config": {"format": {"type": "json_schema", "schema": {}}}}),
+            "'structured_outputs.regex' cannot both",
+        ),
         (json!({"system": 1}), "'system'"),
         (json!({"thinking": {"type": "deep"}}), "'thinking.type'"),
         (json!({"tools": [{"name": "f"}]}), "'tools[0].input_schema' is missing"),

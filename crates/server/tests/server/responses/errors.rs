@@ -46,6 +46,12 @@ fn wrong_parameters_are_named() {
         (json!({"reasoning": {"effort": "extreme"}}), "reasoning.effort"),
         (json!({"reasoning": {"summary": "none"}}), "reasoning.summary"),
         (json!({"text": {"format": {"type": "yaml"}}}), "text.format.type"),
+        (json!({"structured_outputs": 5}), "structured_outputs"),
+        (json!({"structured_outputs": {"bogus": 1}}), "structured_outputs"),
+        (
+            json!({"structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}}),
+            "structured_outputs.regex",
+        ),
         (json!({"tools": [{"type": "function"}]}), "tools[0].name"),
         (json!({"tool_choice": "required"}), "tool_choice"),
         (json!({"tool_choice": {"type": "function", "name": "f"}}), "tool_choice.name"),
