@@ -90,6 +90,21 @@ impl ReasoningSplitter {
         self.place == Place::Content
     }
 
+    /// Bytes of `text`, if it came next, before the first of the content. Of a reply that began outside of reasoning and has
+    /// opened none, all is content.
+    #[must_use]
+    pub fn before_content(&self, text: &str) -> usize {
+        if matches!(self.place, Place::Content | Place::Start(false)) {
+            return 0;
+        }
+        let mut ahead = self.clone();
+        let begins = |&(at, sign): &(usize, char)| {
+            ahead.read(&text[at..at + sign.len_utf8()], &mut Vec::new());
+            ahead.is_past_reasoning()
+        };
+        text.char_indices().find(begins).map_or(text.len(), |(at, _)| at)
+    }
+
     /// Takes the next piece of the reply; gives what is certain.
     pub fn push(&mut self, text: &str) -> Vec<Piece> {
         let mut pieces = Vec::new();

@@ -73,6 +73,12 @@ impl ReplyParser {
         self.splitter.as_ref().is_none_or(ReasoningSplitter::is_past_reasoning)
     }
 
+    /// Bytes of `text`, if it came next, before the first of the content or of a call.
+    #[must_use]
+    pub fn before_content(&self, text: &str) -> usize {
+        self.splitter.as_ref().map_or(0, |splitter| splitter.before_content(text))
+    }
+
     /// Whether a call has ended reasoning that was not closed.
     #[must_use]
     pub fn reasoning_was_open(&self) -> bool {

@@ -52,7 +52,7 @@
 //!   are the same or, content and reasoning, left out, and the prompt fits into the context that way.
 //! - `suffix` of completions makes the prompt a gap's beginning, by the model's own tokens for that; with `echo` the text
 //!   begins with the prompt.
-//! - `stop` strings (up to 16) end the whole of the generated text, reasoning included.
+//! - `stop` strings (up to 16) end the answer, within a call too; in the reasoning before it they end nothing.
 //! - `logprobs` list every generated token whose text is given, reasoning and its markers included; where a stop string
 //!   cuts a token, that token is the last.
 //! - `usage.completion_tokens_details.reasoning_tokens` counts the tokens before the first of the content.

@@ -1,7 +1,7 @@
 //! From a reply's tokens to what a client may see: detokenised, ended at a stop string, told apart into reasoning,
 //! content and calls, with each token kept beside the text it gave.
 //!
-//! Stop strings are looked for in everything the model writes, its reasoning and calls included.
+//! Stop strings are looked for in the answer, its calls included, and not in what was thought before.
 
 use lily_backend::Sample;
 use lily_chat::{Detokenizer, EmptyStopString, ReplyEvent, ReplyParser, StopStrings, Tokenizer};
@@ -85,11 +85,8 @@ impl ReplyText {
         if text.is_empty() {
             return None;
         }
-        self.attach(&text);
-        let stopped = self.stops.push(&text);
-        self.release(&stopped.text);
-        self.stop_string = stopped.hit;
-        if stopped.hit.is_some() || self.parser.is_done() {
+        self.take(&text);
+        if self.stop_string.is_some() || self.parser.is_done() {
             self.stopped = true;
             return None;
         }
@@ -108,11 +105,8 @@ impl ReplyText {
             self.give_cut_tokens();
         } else {
             let text = self.detokenizer.finish();
-            self.attach(&text);
-            let stopped = self.stops.push(&text);
-            self.release(&stopped.text);
-            self.stop_string = stopped.hit;
-            if stopped.hit.is_some() {
+            self.take(&text);
+            if self.stop_string.is_some() {
                 self.stopped = true;
                 self.give_cut_tokens();
             } else {
@@ -148,6 +142,20 @@ impl ReplyText {
     /// Tokens of reasoning, its markers included, among those whose text was given out.
     pub(crate) fn reasoning_tokens(&self) -> usize {
         if self.reasoned { self.before_content } else { 0 }
+    }
+
+    /// Takes the next of the text: the stop strings see what is no reasoning.
+    fn take(&mut self, text: &str) {
+        self.attach(text);
+        let (thought, answer) = text.split_at(self.parser.before_content(text));
+        if !thought.is_empty() {
+            // What they held before the reasoning began comes before it.
+            let held = self.stops.finish();
+            self.release(&(held + thought));
+        }
+        let stopped = self.stops.push(answer);
+        self.release(&stopped.text);
+        self.stop_string = stopped.hit;
     }
 
     /// Text has come: it belongs to the tokens that had none, which together hold its bytes.
@@ -278,6 +286,40 @@ mod tests {
             assert!(whole.starts_with(expected), "{stop:?}: {whole:?}");
             let without_last = tokenizer.decode(&tokens[..tokens.len().saturating_sub(1)]);
             assert!(expected.is_empty() || without_last.len() < expected.len(), "{stop:?}: {whole:?}");
+        }
+    }
+
+    #[test]
+    fn a_stop_string_ends_the_answer_and_not_the_thought() {
+        let text = "One, two.\n\nSo </b> it is.\n</think>\n\n\nOne, two\nthree";
+        for (stop, content) in
+            [("two", "One, "), ("\n", "One, two"), ("O", ""), ("</think>", "One, two\nthree"), ("\nthr", "One, two")]
+        {
+            let (all, tokens, reasoning) = run(text, &[stop, "nothing"], Some(true));
+            assert_eq!(
+                (all.reasoning.as_str(), all.content.as_str()),
+                ("One, two.\n\nSo </b> it is.", content),
+                "{stop:?}"
+            );
+            assert!(tokens.len() >= reasoning && text.starts_with(&tokenizer().decode(&tokens)), "{stop:?}");
+        }
+        // What would begin a stop string is not held back where none is looked for.
+        let tokenizer = tokenizer();
+        let mut reply = new_text(Arc::clone(&tokenizer), vec!["Hm, yes".into()], Some(true));
+        let given: String = (tokenizer.encode("Hm,").expect("any text").into_iter())
+            .filter_map(|token| reply.push(Sample { token, logprob: None, top: Vec::new() }))
+            .flat_map(|delta| delta.events)
+            .map(|event| if let ReplyEvent::Reasoning(text) = event { text } else { panic!("{event:?}") })
+            .collect();
+        assert_eq!(given, "Hm,");
+        // Reasoning that the model opens itself, and a stop string that began before it.
+        for (text, reasoning, content) in [
+            ("<think>\nNo no.\n</think>\n\nNo no", "No no.", "No "),
+            ("\n\nNo no", "", "\n\nNo "),
+            ("<b> no", "", "<b> "),
+        ] {
+            let (all, ..) = run(text, &["no", ">x"], Some(false));
+            assert_eq!((all.reasoning.as_str(), all.content.as_str()), (reasoning, content), "{text:?}");
         }
     }
 

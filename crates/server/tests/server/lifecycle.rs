@@ -129,6 +129,7 @@ fn a_stop_string_ends_the_engines_work() {
     ready(&server);
     let mut body = endless(false);
     body["stop"] = json!(["e"]);
+    body["enable_thinking"] = json!(false);
     let answer = chat(server.address, &body).ok();
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
     wait_until("it has ended", || server.engine.stats().running == 0);

@@ -55,6 +55,23 @@ fn case_13_and_28_thinking_is_switched_off_and_on() {
     assert!(thinks(json!({})));
 }
 
+/// What is thought over may hold what is to end the answer.
+#[test]
+fn a_stop_string_ends_the_answer_and_not_the_thought() {
+    let speaker = Speaker::new(true, 4096);
+    let said = "The capital of Norway.\nOslo.\n</think>\n\nIn Norway it is Oslo.";
+    for (stop, content) in [(json!(["Norway"]), "In "), (json!("\n"), "In Norway it is Oslo.")] {
+        let request = request(json!({"stop": stop}));
+        let whole = speaker.reply(said, &request);
+        let choice = &whole["choices"][0];
+        assert_eq!(choice["message"]["reasoning_content"], "The capital of Norway.\nOslo.", "{stop}");
+        assert_eq!((&choice["message"]["content"], &choice["finish_reason"]), (&json!(content), &json!("stop")));
+        speaker.lines.say(tokenizer().encode(said).expect("tokens"));
+        let (streamed, usage) = gather(speaker.server.address, &request, 0);
+        assert_eq!((&streamed, &usage), (choice, &whole["usage"]), "{stop}");
+    }
+}
+
 /// The script goes on as if nothing had happened; what it says while the reasoning is closed is lost.
 #[test]
 fn case_31_a_budget_closes_reasoning_and_the_answer_follows() {
