@@ -70,9 +70,11 @@ impl Tools {
             let name = check(&Fields::of(tool, &format!("tools[{index}]"))?)?;
             paths.entry(name.to_owned()).or_insert(format!("tools[{index}].function.parameters"));
         }
+        let mut definitions = definitions.to_vec();
+        let choice = read_choice(request, &mut definitions)?;
         let tools = Self {
-            definitions: definitions.to_vec(),
-            choice: read_choice(request)?,
+            definitions,
+            choice,
             parallel: request.boolean("parallel_tool_calls")?.unwrap_or(true),
             paths,
             ..Self::default()
@@ -85,14 +87,10 @@ impl Tools {
         let is_there = |name: &str| self.names().any(|known| known == name);
         match &self.choice {
             Choice::Required | Choice::Named(_) if self.definitions.is_empty() => {
-                let message = "'tool_choice' makes the model call a tool, but 'tools' is missing or empty.";
+                let message = "'tool_choice' makes the model call a tool, but there is none that it could call.";
                 Err(ApiError::parameter("tool_choice", message))
             }
-            Choice::Named(name) if !is_there(name) => {
-                let path = "tool_choice.function.name";
-                let message = format!("'{path}' is {}, which is not among 'tools'.", fields::quoted(name));
-                Err(ApiError::parameter(path, message).unlogged())
-            }
+            Choice::Named(name) if !is_there(name) => Err(not_there(name, "tool_choice.function.name")),
             _ => Ok(()),
         }
     }
@@ -205,7 +203,8 @@ pub(crate) fn check_name<'v>(function: &Fields<'v>) -> Result<&'v str, ApiError>
     Ok(name)
 }
 
-fn read_choice(request: &Fields<'_>) -> Result<Choice, ApiError> {
+/// The choice; definitions that it excludes are taken out.
+fn read_choice(request: &Fields<'_>, definitions: &mut Vec<Value>) -> Result<Choice, ApiError> {
     let unknown = |what: &str| {
         let message = format!(
             "'tool_choice' must be \"none\", \"auto\", \"required\" or \
@@ -228,10 +227,47 @@ fn read_choice(request: &Fields<'_>) -> Result<Choice, ApiError> {
     };
     match choice.string("type")? {
         Some("function") | None => {}
+        Some("allowed_tools") => return allowed(&choice, definitions),
         Some(other) => return Err(unknown(&format!("of type {}", fields::quoted(other)))),
     }
+    Ok(Choice::Named(named(&choice)?.0.to_owned()))
+}
+
+/// The name of the function that is meant, and where it stands.
+fn named<'v>(choice: &Fields<'v>) -> Result<(&'v str, String), ApiError> {
     let function = Fields::of(choice.required("function")?, &choice.path("function"))?;
-    Ok(Choice::Named(fields::string(function.required("name")?, &function.path("name"))?.to_owned()))
+    let path = function.path("name");
+    Ok((fields::string(function.required("name")?, &path)?, path))
+}
+
+fn not_there(name: &str, path: &str) -> ApiError {
+    ApiError::parameter(path, format!("'{path}' is {}, which is not among 'tools'.", fields::quoted(name))).unlogged()
+}
+
+/// The choice among some of the tools; the others are taken out.
+fn allowed(choice: &Fields<'_>, definitions: &mut Vec<Value>) -> Result<Choice, ApiError> {
+    let allowed = Fields::of(choice.required("allowed_tools")?, &choice.path("allowed_tools"))?;
+    let mode = match allowed.string("mode")? {
+        Some("auto") | None => Choice::Auto,
+        Some("required") => Choice::Required,
+        Some(other) => {
+            let path = allowed.path("mode");
+            let message = format!("'{path}' must be \"auto\" or \"required\", not {}.", fields::quoted(other));
+            return Err(ApiError::parameter(path, message).unlogged());
+        }
+    };
+    let path = allowed.path("tools");
+    allowed.required("tools")?;
+    let mut names = HashSet::new();
+    for (index, tool) in allowed.array("tools")?.unwrap_or_default().iter().enumerate() {
+        let (function, path) = named(&Fields::of(tool, &format!("{path}[{index}]"))?)?;
+        if !definitions.iter().any(|known| name(known) == Some(function)) {
+            return Err(not_there(function, &path));
+        }
+        names.insert(function);
+    }
+    definitions.retain(|tool| name(tool).is_some_and(|name| names.contains(name)));
+    Ok(mode)
 }
 
 #[cfg(test)]
@@ -264,6 +300,16 @@ mod tests {
             assert_eq!(tools.are_forbidden(), expected == Choice::None);
             assert_eq!(tools.single(), matches!(expected, Choice::Named(_)));
         }
+        let allowed = |mode: &str, names: &[&str]| {
+            let named: Vec<Value> =
+                names.iter().map(|name| json!({"type": "function", "function": {"name": name}})).collect();
+            let choice = json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}});
+            read(json!({"tools": [tool("f"), tool("g"), tool("h")], "tool_choice": choice})).expect("fine")
+        };
+        let two = allowed("auto", &["h", "f"]);
+        assert_eq!((two.choice.clone(), two.names().collect::<Vec<_>>()), (Choice::Auto, vec!["f", "h"]));
+        assert_eq!(allowed("required", &["g"]).primer(), "<tool_call>\n<function=g>\n");
+        assert!(allowed("auto", &[]).set().is_none());
         let only = read(json!({"tools": [tool("f")], "tool_choice": "required", "parallel_tool_calls": false}));
         let only = only.expect("fine");
         assert_eq!((only.primer().as_str(), only.single()), ("<tool_call>\n<function=f>\n", true));
@@ -274,6 +320,7 @@ mod tests {
     #[test]
     fn an_error_names_the_way_to_it() {
         let choose = |choice: Value| json!({"tools": [tool("f")], "tool_choice": choice});
+        let among = |allowed: Value| json!({"type": "allowed_tools", "allowed_tools": allowed});
         for (request, path) in [
             (json!({"tools": {}}), "tools"),
             (json!({"tools": [tool("f"), {"type": "x"}]}), "tools[1].type"),
@@ -292,6 +339,16 @@ mod tests {
             (choose(json!("maybe")), "tool_choice"),
             (choose(json!(1)), "tool_choice"),
             (choose(json!({"type": "custom"})), "tool_choice"),
+            (choose(json!({"type": "allowed_tools"})), "tool_choice.allowed_tools"),
+            (choose(among(json!({"mode": "none", "tools": []}))), "tool_choice.allowed_tools.mode"),
+            (choose(among(json!({"mode": "auto"}))), "tool_choice.allowed_tools.tools"),
+            (choose(among(json!({"tools": "f"}))), "tool_choice.allowed_tools.tools"),
+            (choose(among(json!({"tools": ["f"]}))), "tool_choice.allowed_tools.tools[0]"),
+            (
+                choose(among(json!({"tools": [{"type": "function", "function": {"name": "g"}}]}))),
+                "tool_choice.allowed_tools.tools[0].function.name",
+            ),
+            (choose(among(json!({"mode": "required", "tools": []}))), "tool_choice"),
             (choose(json!({"type": "function"})), "tool_choice.function"),
             (choose(json!({"type": "function", "function": {}})), "tool_choice.function.name"),
             (choose(json!({"type": "function", "function": {"name": "g"}})), "tool_choice.function.name"),
