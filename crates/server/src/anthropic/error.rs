@@ -3,7 +3,7 @@
 use crate::error::ApiError;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -14,10 +14,17 @@ const OVERLOADED: u16 = 529;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 
+/// Whether a request comes of one of Anthropic's clients, at a path that OpenAI's have too.
+pub(crate) fn asks(headers: &HeaderMap) -> bool {
+    headers.contains_key("anthropic-version")
+}
+
 /// Around all paths: gives every answer of this API its `request-id` and its errors, wherever they were made, their shape.
 pub(crate) async fn shape(request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    if path != "/v1/messages" && !path.starts_with("/v1/messages/") {
+    let is_below = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let is_of_this_api = is_below("/v1/messages") || is_below("/v1/models") && asks(request.headers());
+    if !is_of_this_api {
         return next.run(request).await;
     }
     let mut response = next.run(request).await;

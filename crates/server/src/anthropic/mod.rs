@@ -54,7 +54,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use stream::MessageEvents;
 
-pub(crate) use error::shape;
+pub(crate) use error::{asks, shape};
 pub(crate) use request::read;
 
 /// `POST /v1/messages`.

@@ -1,6 +1,8 @@
 //! Messages of the embedded model.
 
+use super::errors::refused;
 use super::{anonymous, ask, count, send};
+use crate::client::{get, request};
 use crate::serving::{CONTEXT, model};
 use serde_json::{Value, json};
 
@@ -79,4 +81,23 @@ fn parameters_of_chat_completions_are_taken_too() {
     assert!(replies.iter().any(|reply| reply != &replies[0]), "{replies:?}");
     let endless = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": null});
     assert_eq!(send(model(), &endless).ok()["stop_reason"], "end_turn");
+}
+
+/// As the anthropic package reads them; without its header they are OpenAI's.
+#[test]
+fn models_are_listed_in_its_words() {
+    let ask = |path: &str| request(model(), "GET", path, &[("anthropic-version", "2023-06-01")], b"");
+    let list = ask("/v1/models").ok();
+    let entry = &list["data"][0];
+    let expected = json!({"data": [entry], "first_id": entry["id"], "last_id": entry["id"], "has_more": false});
+    assert_eq!(list, expected);
+    assert_eq!(
+        (&entry["type"], &entry["display_name"], &entry["max_input_tokens"]),
+        (&json!("model"), &entry["id"], &json!(CONTEXT))
+    );
+    assert!(entry["created_at"].is_string() && entry["lifecycle"] == "active", "{entry}");
+    let id = entry["id"].as_str().expect("an id");
+    assert_eq!(&ask(&format!("/v1/models/{id}")).ok(), entry);
+    assert_eq!(refused(&ask("/v1/models/other"), 404).0, "not_found_error");
+    assert_eq!(get(model(), "/v1/models").ok()["object"], "list");
 }
