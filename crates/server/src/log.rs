@@ -114,7 +114,7 @@ impl Drop for Line {
         let known =
             [Method::GET, Method::POST, Method::HEAD, Method::OPTIONS, Method::PUT, Method::PATCH, Method::DELETE];
         let method = if known.contains(&self.method) { self.method.as_str() } else { "other" };
-        self.metrics.end(self.number, method, status);
+        self.metrics.end(self.number, method, status, self.end());
         let counts = &self.counts;
         let milliseconds = |time: Duration| time.as_millis() as u64;
         let ms = milliseconds(counts.begun.elapsed());

@@ -49,6 +49,7 @@ impl Latencies {
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<Labels<3>, Counter>,
+    ends: Family<Labels<2>, Counter>,
     durations: Family<Labels<1>, Histogram>,
     pub(crate) latencies: Latencies,
     under_way: Mutex<BTreeMap<u64, Arc<Counts>>>,
@@ -60,12 +61,14 @@ impl Metrics {
     pub(crate) fn new(engine: Option<EngineMetrics>) -> Self {
         let mut registry = Registry::default();
         let requests = Family::<Labels<3>, Counter>::default();
+        let ends = Family::<Labels<2>, Counter>::default();
         let durations = Family::<Labels<1>, Histogram>::new_with_constructor(|| Histogram::new(LONG));
         let latencies = Latencies::new();
         let Latencies { queue, first_token, between_tokens } = &latencies;
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("lily_build", "This program", version);
         registry.register("lily_requests", "Requests answered, by endpoint, method and status", requests.clone());
+        registry.register("lily_request_ends", "Requests that generated, by endpoint and end", ends.clone());
         registry.register("lily_request_seconds", "From a request to the end of its answer", durations.clone());
         registry.register("lily_queue_seconds", "From a request to its place in the engine", queue.clone());
         let help = "From a request to its first token";
@@ -75,7 +78,7 @@ impl Metrics {
             registry.register_collector(Box::new(engine));
         }
         let (under_way, begun) = (Mutex::default(), AtomicU64::new(0));
-        Self { registry, requests, durations, latencies, under_way, begun }
+        Self { registry, requests, ends, durations, latencies, under_way, begun }
     }
 
     /// A request has come; gives the number to end it with.
@@ -85,12 +88,15 @@ impl Metrics {
         number
     }
 
-    /// A request is over: its answer is sent, or its client has gone.
-    pub(crate) fn end(&self, number: u64, method: &str, status: u16) {
+    /// A request is over: its answer is sent, or its client has gone. `end`: how its reply ended, if there was one.
+    pub(crate) fn end(&self, number: u64, method: &str, status: u16, end: Option<&str>) {
         let Some(counts) = self.under_way().remove(&number) else { return };
         let endpoint = || ("endpoint", counts.endpoint.clone());
         let labels = [endpoint(), ("method", method.to_owned()), ("status", status.to_string())];
         self.requests.get_or_create(&labels).inc();
+        if let Some(end) = end {
+            self.ends.get_or_create(&[endpoint(), ("end", end.to_owned())]).inc();
+        }
         self.durations.get_or_create(&[endpoint()]).observe(counts.begun.elapsed().as_secs_f64());
     }
 

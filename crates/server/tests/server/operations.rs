@@ -158,6 +158,8 @@ fn a_request_that_takes_too_long_is_ended() {
     assert!(!done && before.iter().all(|event| event.get("error").is_none()));
     assert_eq!(last["error"]["code"], "timeout");
     wait_until("it has ended", || server.engine.stats().running == 0);
+    // The status of a stream does not tell.
+    wait_until("both are counted", || metrics(&server).get(&ended("timeout")) == Some(&2.0));
 }
 
 /// Reading a request is part of its time.
@@ -167,6 +169,11 @@ fn a_request_that_comes_too_slowly_is_ended() {
     let mut slow = Connection::open(server.address);
     slow.raw(b"POST /v1/completions HTTP/1.1\r\nhost: test\r\ncontent-length: 1000\r\n\r\n{\"prompt");
     assert_eq!(slow.answer().error(504).1, "timeout");
+}
+
+/// The counter of completions with this end.
+fn ended(end: &str) -> String {
+    format!("lily_request_ends_total{{endpoint=\"/v1/completions\",end=\"{end}\"}}")
 }
 
 /// What a server says at `/metrics`, by name and labels.
@@ -206,6 +213,7 @@ fn metrics_count_what_happens() {
     let counted = [
         (request("POST", "/v1/completions", 200), 3.0),
         (request("POST", "/v1/completions", 400), 1.0),
+        (ended("length"), 3.0),
         (request("GET", "none", 404), 1.0),
         (request("other", "/v1/completions", 405), 1.0),
     ];
@@ -230,6 +238,12 @@ fn metrics_count_what_happens() {
     }
     assert!(after["process_resident_memory_bytes"] > 1e6);
     assert_eq!(after[concat!("lily_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}")], 1.0);
+    let mut left = Connection::open(server.address);
+    let body = json!({"prompt": [9], "max_tokens": 900_000}).to_string();
+    left.send("POST", "/v1/completions", &[], body.as_bytes());
+    wait_until("it runs", || server.engine.stats().running == 1);
+    drop(left);
+    wait_until("it is counted", || metrics(&server).get(&ended("cancelled")) == Some(&1.0));
 }
 
 #[test]
