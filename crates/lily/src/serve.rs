@@ -107,8 +107,16 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<()> {
                 "warning: {context} tokens, a prompt and its reply together, are too few for most clients"
             ));
         }
-        if !address.ip().is_loopback() && app.config.keys.is_empty() {
-            tell(format_args!("warning: {address} can be reached from other machines, and no --api-key is asked for"));
+        if let Some(path) = &args.access.config {
+            tell(format_args!("settings from {}", path.display()));
+        }
+        match app.config.keys.len() {
+            0 if address.ip().is_loopback() => tell("no API key is asked for"),
+            0 => tell(format_args!(
+                "warning: {address} can be reached from other machines, and no --api-key is asked for"
+            )),
+            1 => tell("requests must bear the API key"),
+            several => tell(format_args!("requests must bear one of {several} API keys")),
         }
         tell(format_args!("listening on http://{address}"));
         let engine = app.engine.clone();

@@ -320,9 +320,11 @@ fn a_server_reads_its_settings() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port();
     let text = "max-context = 600\ncache = \"64M\"\napi-key = [\"of-file\", \"other\"]\nallowed-host = \"lily.home\"\n";
-    home.settings(&format!("port = {port}\n{text}"));
+    let settings = home.settings(&format!("port = {port}\n{text}"));
     let server = Server::start(&mut home.lily(&["serve", "--port", "0"]));
     assert!(server.said.contains("up to 4 requests at once, of up to 600 tokens each"), "{}", server.said);
+    let access = format!("settings from {}\nrequests must bear one of 2 API keys\n", settings.display());
+    assert!(server.said.contains(&access), "{}", server.said);
     assert_eq!(server.models("host: localhost\r\n"), 401);
     assert_eq!(server.models(KEY_OF_FILE), 200);
     assert_eq!(server.models("host: lily.home\r\nx-api-key: other\r\n"), 200);
@@ -337,6 +339,13 @@ fn flags_go_before_the_environment_and_that_before_the_file() {
     let server = Server::start(home.lily(&["serve"]).env("LILY_API_KEY", "of-environment, another"));
     assert_eq!((server.models(of_environment), server.models(KEY_OF_FILE)), (200, 401));
     assert_eq!(server.models("host: localhost\r\nx-api-key: another\r\n"), 200);
+    drop(server);
+    // Keys of a file come beside the variable's.
+    let file = home.path("keys");
+    fs::write(&file, "of-file\n").expect("a file");
+    let mut command = home.lily(&["serve", "--api-key-file", name(&file)]);
+    let server = Server::start(command.env("LILY_API_KEY", "of-environment"));
+    assert_eq!((server.models(of_environment), server.models(KEY_OF_FILE)), (200, 200));
     drop(server);
     let of_flag = "host: localhost\r\nx-api-key: of-flag\r\n";
     let mut command = home.lily(&["serve", "--api-key", "of-flag"]);

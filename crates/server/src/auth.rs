@@ -27,6 +27,12 @@ impl ApiKeys {
         if keys.iter().all(sound) { Ok(Self(keys)) } else { Err(BadKey) }
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
